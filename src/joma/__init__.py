@@ -1,0 +1,1 @@
+"""joma: the laboratory for the training dynamics of transformers."""

@@ -1,0 +1,47 @@
+"""The errors that joma raises on purpose.
+
+Each message is one sentence or two: what is wrong (with the value), where, and what to do. The
+command line prints it without a traceback and ends with ``exit_status``. This module is the ground
+floor: everything may import it and it imports nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class JomaError(Exception):
+    """Something that the caller can put right; the message says how."""
+
+    exit_status = 2
+
+
+class InputError(JomaError, ValueError):
+    """An argument, a setting or a file that cannot be used as it is."""
+
+
+class RunDirectoryError(JomaError):
+    """A run directory that cannot be read, written or shared."""
+
+
+class UnfinishedError(JomaError):
+    """A run that was begun and could not be finished (divergence, a full disk)."""
+
+    exit_status = 1
+
+
+class DivergenceError(UnfinishedError, ArithmeticError):
+    """A loss or a state that left the finite numbers."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Say which of the ``known`` names was probably meant: ``"did you mean 'fig6'?"``.
+
+    Falls back to the list of what is known when nothing is near.
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return "known are: " + ", ".join(names)

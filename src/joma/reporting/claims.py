@@ -1,0 +1,156 @@
+"""A claim: a sentence of a paper, tested."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from joma.errors import InputError
+
+Verdict = Literal["holds", "corrected", "fails", "not tested"]
+VERDICTS: tuple[Verdict, ...] = ("holds", "corrected", "fails", "not tested")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a source states, what was expected of it, and what was measured.
+
+    Build one with :func:`judge`, :func:`correct` or :func:`not_tested`, which derive the verdict
+    from the numbers, rather than by hand.
+    """
+
+    id: str
+    """Dotted name, the group or experiment first: ``theorem2.trajectory``, ``fig6.rebound``."""
+    source: str
+    """Where it is stated: ``JoMA Thm 2, Eq. 4``."""
+    statement: str
+    """The statement as printed (or as tested), in one sentence."""
+    expected: str
+    """What the measurement should show if the statement is true, in words or as a number."""
+    measured: float | None
+    """The number that decides. For ``corrected``: the error of the corrected statement."""
+    tolerance: float | None
+    """How far ``measured`` may be from what is expected, in the same unit."""
+    verdict: Verdict
+    correction: str = ""
+    """What is right instead (verdict ``corrected``)."""
+    printed_error: float | None = None
+    """Error of the printed statement, beside ``measured`` (verdict ``corrected``)."""
+    null: float | None = None
+    """The same number where the statement must *not* show: untrained, shuffled, time-shuffled."""
+    null_description: str = ""
+    """Which null it was."""
+    evidence: str = ""
+    """How it was computed, or, for ``not tested``, why it was not."""
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise InputError(f"claim {self.id}: verdict {self.verdict!r} is none of {VERDICTS}.")
+
+    def as_dict(self) -> dict[str, object]:
+        """The fields, ready for JSON."""
+        return dataclasses.asdict(self)
+
+
+def judge(
+    holds: bool,
+    *,
+    id: str,
+    source: str,
+    statement: str,
+    expected: str,
+    measured: float,
+    tolerance: float | None = None,
+    null: float | None = None,
+    null_description: str = "",
+    evidence: str = "",
+) -> Claim:
+    """A claim that was tested: ``holds`` or ``fails``; a measurement that is NaN always fails."""
+    measured = float(measured)
+    return Claim(
+        id=id,
+        source=source,
+        statement=statement,
+        expected=expected,
+        measured=measured,
+        tolerance=tolerance,
+        verdict="holds" if holds and not math.isnan(measured) else "fails",
+        null=None if null is None else float(null),
+        null_description=null_description,
+        evidence=evidence,
+    )
+
+
+def within(
+    measured_error: float,
+    tolerance: float,
+    *,
+    id: str,
+    source: str,
+    statement: str,
+    evidence: str = "",
+    null: float | None = None,
+    null_description: str = "",
+) -> Claim:
+    """A claim that holds when an error is at most the tolerance."""
+    return judge(
+        bool(measured_error <= tolerance),
+        id=id,
+        source=source,
+        statement=statement,
+        expected=f"error at most {tolerance:.3g}",
+        measured=measured_error,
+        tolerance=tolerance,
+        null=null,
+        null_description=null_description,
+        evidence=evidence,
+    )
+
+
+def correct(
+    *,
+    id: str,
+    source: str,
+    printed: str,
+    right: str,
+    printed_error: float,
+    error: float,
+    tolerance: float,
+    evidence: str = "",
+) -> Claim:
+    """A misprint: the printed statement must fail where the corrected one holds.
+
+    ``corrected`` if the corrected statement's ``error`` is within ``tolerance`` and the printed
+    statement's error is more than ten times that tolerance. If the corrected statement fails, so
+    does the claim. If the printed statement is not wrong by that much, the erratum is not proven,
+    and the claim ``fails`` too: a reader must not be told of a misprint that is none.
+    """
+    proven = error <= tolerance and printed_error > 10 * tolerance
+    return Claim(
+        id=id,
+        source=source,
+        statement=printed,
+        correction=right,
+        expected=f"corrected: error at most {tolerance:.3g}; printed: more than {10 * tolerance:.3g}",
+        measured=float(error),
+        tolerance=tolerance,
+        verdict="corrected" if proven else "fails",
+        printed_error=float(printed_error),
+        evidence=evidence,
+    )
+
+
+def not_tested(*, id: str, source: str, statement: str, reason: str) -> Claim:
+    """A claim that this run could not test, with the reason."""
+    return Claim(
+        id=id,
+        source=source,
+        statement=statement,
+        expected="",
+        measured=None,
+        tolerance=None,
+        verdict="not tested",
+        evidence=reason,
+    )
