@@ -1,0 +1,35 @@
+"""What every test may ask for: the reference material beside the checkout, when it is there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("MPLBACKEND", "agg")
+
+settings.register_profile(
+    "joma", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("joma")
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of reference material: ``$JOMA_SHARED``, or ``shared`` beside the checkout."""
+    folder = Path(os.environ.get("JOMA_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+    if not folder.is_dir():
+        pytest.skip(f"the reference material is not here ({folder}); set JOMA_SHARED to its folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def golden(shared: Path) -> Callable[[str], dict[str, Any]]:
+    """``golden(id)``: an independently computed value, with its ``inputs``, ``expected``, ``rtol``."""
+    entries = {entry["id"]: entry for entry in json.loads((shared / "golden.json").read_text())}
+    return entries.__getitem__
