@@ -1,0 +1,150 @@
+"""Scan&Snap's Y/Z dynamics: one attention layer without positions, in the reparametrised weights.
+
+Y = U W_V^T U^T decodes, Z = U W_Q W_K^T U^T holds the attention logits (1/sqrt(d) is absorbed in Z; the
+slides drop it). For a sequence of class n with last token m = psi(n), attention turns the frequencies
+P(l|n) of its tokens into
+
+    c_n(l) = P(l|n) exp(z_ml) / sum_l' P(l'|n) exp(z_ml'),       f_n = c_n / |c_n|_2        (Lemma 2)
+
+and the model predicts alpha_n = softmax(Y^T f_n). Gradient ascent on the log-likelihood gives
+
+    Y'   = eta_Y  sum_n P(n) f_n (e_n - alpha_n)^T,
+    z_m' = eta_Z  sum_{n in psi^-1(m)} P(n) f_n * (P_perp g_n),   g_n = Y (e_n - alpha_n),
+
+with P_perp = 1 - f_n f_n^T and * entrywise. The second line is the slides'
+X^T diag(b) X (P_perp / |X^T b|) g with Lemma 2 put in; diag(b) may stand for the softmax's
+diag(b) - b b^T exactly, because P_perp X^T b = 0.
+
+Everything here takes and returns float64 arrays; leading axes broadcast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
+
+from joma.errors import InputError
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+def attended(frequencies: ArrayLike, logits: ArrayLike) -> Floats:
+    """Lemma 2's c: the mass that attention puts on each token, shape (..., C).
+
+    ``frequencies`` (..., C) are token counts or P(l|n), in any scale; ``logits`` (..., C) are z_m. With
+    the counts of a sequence this is X^T b exactly, at every T; with P(l|n) it is the limit of
+    T -> infinity. Tokens of frequency zero get zero. Raises InputError for negative frequencies, for
+    rows without a token, and for logits that are not finite.
+    """
+    frequencies = np.asarray(frequencies, dtype=np.float64)
+    logits = np.asarray(logits, dtype=np.float64)
+    if not np.isfinite(logits).all():
+        raise InputError("attended: the attention logits are not finite; lower the learning rates.")
+    if (frequencies < 0).any() or not np.isfinite(frequencies).all():
+        raise InputError("attended: frequencies must be finite and at least 0.")
+    if not (frequencies > 0).any(axis=-1).all():
+        raise InputError("attended: a row of frequencies has no token; give each row a positive entry.")
+    with np.errstate(divide="ignore"):  # log 0 = -inf is what an absent token should have
+        scores = logits + np.log(frequencies)
+    shifted = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
+
+
+def unit(vectors: ArrayLike) -> Floats:
+    """f = c / |c|_2 along the last axis: what the slides write as LN (no mean is subtracted)."""
+    vectors = np.asarray(vectors, dtype=np.float64)
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True))
+
+
+def predictions(decoder: ArrayLike, features: ArrayLike, multiplicity: ArrayLike | None = None) -> Floats:
+    """alpha = softmax(Y^T f), shape (..., K, V), of ``features`` (..., K, C) and Y (..., C, V).
+
+    ``multiplicity`` (V,) says how many equal logits a column of Y stands for (see
+    :func:`lumped_multiplicity`); alpha then holds the total of those probabilities.
+    """
+    scores = np.asarray(features, dtype=np.float64) @ np.asarray(decoder, dtype=np.float64)
+    if multiplicity is not None:
+        scores = scores + np.log(np.asarray(multiplicity, dtype=np.float64))
+    return np.asarray(np.exp(scores - logsumexp(scores, axis=-1, keepdims=True)))
+
+
+def lumped_multiplicity(classes: int, outputs: int) -> Floats:
+    """Multiplicities (1, ..., 1, M - K): one column for each next token, one for all the others.
+
+    From Y(0) = 0 the M - K columns of tokens that never come next stay equal, so one stands for all.
+    """
+    if outputs < classes:
+        raise InputError(
+            f"lumped_multiplicity: outputs M = {outputs} is less than the {classes} next tokens."
+        )
+    never = [float(outputs - classes)] if outputs > classes else []
+    return np.array([1.0] * classes + never)
+
+
+@dataclass(frozen=True)
+class Velocities:
+    """The right-hand side of the Y/Z dynamics at one state, with what it is made of."""
+
+    decoder: Floats
+    """Y', shape (C, V)."""
+    logits: Floats
+    """z', shape (L, C)."""
+    features: Floats
+    """f_n, shape (K, C)."""
+    predictions: Floats
+    """alpha_n, shape (K, V)."""
+    backpropagated: Floats
+    """g_n = Y (e_n - alpha_n), shape (K, C)."""
+    attention: Floats
+    """f_n * (P_perp g_n), shape (K, C): what each class asks of its z_m, before P(n) and eta_Z."""
+
+
+def velocities(
+    decoder: Floats,
+    logits: Floats,
+    *,
+    conditional: Floats,
+    last_of_next: Integers,
+    class_probability: Floats,
+    eta_y: float,
+    eta_z: float,
+    multiplicity: Floats | None = None,
+    normalised: bool = True,
+) -> Velocities:
+    """Y' and z' of the population dynamics (T -> infinity, batch of all classes).
+
+    Shapes: ``decoder`` (C, V), ``logits`` (L, C), ``conditional`` P(l|n) (K, C), ``last_of_next``
+    psi (K,), ``class_probability`` P(n) (K,), ``multiplicity`` (V,) or None. Class n is column n of Y.
+    ``normalised=False`` decodes c_n itself instead of f_n = c_n/|c_n|: then
+    z_m' = eta_Z sum_n P(n) c_n * (g_n - c_n . g_n), which is the softmax's own Jacobian.
+    """
+    classes = conditional.shape[0]
+    mass = attended(conditional, logits[last_of_next])
+    features = unit(mass) if normalised else mass
+    alpha = predictions(decoder, features, multiplicity)
+    residual = -alpha
+    residual[np.arange(classes), np.arange(classes)] += 1.0
+    # A column that stands for several equal logits moves with the mean of their residuals, but passes
+    # back the sum.
+    share = residual if multiplicity is None else residual / multiplicity
+    decoder_velocity = eta_y * (features * class_probability[:, None]).T @ share
+    backpropagated = residual @ decoder.T
+    attention = attention_pull(features, backpropagated, normalised=normalised)
+    logits_velocity = np.zeros_like(logits)
+    np.add.at(logits_velocity, last_of_next, eta_z * class_probability[:, None] * attention)
+    return Velocities(decoder_velocity, logits_velocity, features, alpha, backpropagated, attention)
+
+
+def attention_pull(features: Floats, backpropagated: Floats, *, normalised: bool = True) -> Floats:
+    """How a class moves its attention logits, per unit rate and probability, shape (..., C).
+
+    For features f = c/|c| it is f * (P_perp g) = diag(c) (P_perp/|c|) g, the slides' gradient; without
+    normalisation (features c, of sum one) it is the softmax's own (diag(c) - c c^T) g.
+    """
+    along = (features * backpropagated).sum(axis=-1, keepdims=True)
+    removed = features * along if normalised else along
+    return np.asarray(features * (backpropagated - removed))
