@@ -1,0 +1,352 @@
+"""Lemmas 8 and 9, Theorem 5 and Eq. 8 of JoMA, against an enumeration in rational numbers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from joma.reporting.claims import Claim, correct, judge, within
+from joma.theory import latent_tree as tree
+
+# The example of every check below: three classes, an unequal root, a tree of four edges.
+PRIOR = (Fraction(1, 2), Fraction(3, 10), Fraction(1, 5))
+ZERO_GIVEN_CLASS = (Fraction(9, 10), Fraction(1, 4), Fraction(3, 5))
+RHO = Fraction(4, 5)
+ENUMERATION = "sum over every state of the latents, in rational numbers"
+ROUNDING = 1e-13
+
+
+def _probability(
+    path: Sequence[int], edges: Sequence[tuple[int, int]], rho: Fraction, roots: Sequence[int]
+) -> Fraction:
+    """P[all latents as in ``path``]: the class label summed out, then one factor per edge."""
+    total = Fraction(0)
+    for prior, zero in zip(PRIOR, ZERO_GIVEN_CLASS, strict=True):
+        factor = prior
+        for root in roots:
+            factor *= zero if path[root] == 0 else 1 - zero
+        total += factor
+    for parent, child in edges:
+        total *= (1 + rho if path[parent] == path[child] else 1 - rho) / 2
+    return total
+
+
+def _enumerate(depth: int, height: int, rho: Fraction = RHO) -> tuple[Fraction, Fraction]:
+    """P[y_l = 1 | y_m = 1], and P[y_c = 0] of their lowest common ancestor (if H = L: of the root's child)."""
+    if height == depth:  # two chains that meet in the class label only
+        left, right = range(depth), range(depth, 2 * depth)
+        ancestor = 0
+        roots: tuple[int, ...] = (0, depth)
+        edges = [*itertools.pairwise(left), *itertools.pairwise(right)]
+        first, second = depth - 1, 2 * depth - 1
+    else:
+        ancestor = depth - height - 1
+        roots = (0,)
+        left = range(depth - height, depth)
+        right = range(depth, depth + height)
+        chains = (range(ancestor + 1), (ancestor, *left), (ancestor, *right))
+        edges = [edge for chain in chains for edge in itertools.pairwise(chain)]
+        first, second = depth - 1, depth + height - 1
+    nodes = max(first, second) + 1
+    both = one = zero = Fraction(0)
+    for state in itertools.product((0, 1), repeat=nodes):
+        probability = _probability(state, edges, rho, roots)
+        one += probability * state[second]
+        both += probability * state[second] * state[first]
+        zero += probability * (1 - state[ancestor])
+    return both / one, zero
+
+
+def _prior() -> list[float]:
+    return [float(p) for p in PRIOR]
+
+
+def _zero() -> list[float]:
+    return [float(q) for q in ZERO_GIVEN_CLASS]
+
+
+def lemma8() -> list[Claim]:
+    """The four properties of M(rho), on a grid of pairs."""
+    grid = np.linspace(-1, 1, 41)
+    pairs = [(a, b) for a in grid for b in grid]
+    matrix, vector = tree.transition_matrix, tree.marginal
+    asymmetry = max(float(np.abs(matrix(a) - matrix(a).T).max()) for a in grid)
+    row_sums = max(float(np.abs(matrix(a) @ np.ones(2) - 1).max()) for a in grid)
+    products = max(
+        float(
+            max(
+                np.abs(matrix(a) @ matrix(b) - matrix(a * b)).max(),
+                np.abs(matrix(b) @ matrix(a) - matrix(a * b)).max(),
+            )
+        )
+        for a, b in pairs
+    )
+    applied = max(float(np.abs(matrix(a) @ vector(b) - vector(a * b)).max()) for a, b in pairs)
+    evidence = "41 values of rho in [-1, 1], all pairs"
+    return [
+        within(
+            asymmetry,
+            0.0,
+            id="lemma8.symmetric",
+            source="JoMA Lemma 8",
+            statement="M(rho) is symmetric.",
+            evidence=evidence,
+        ),
+        within(
+            row_sums,
+            ROUNDING,
+            id="lemma8.stochastic",
+            source="JoMA Lemma 8",
+            statement="M(rho) 1 = 1.",
+            evidence=evidence,
+        ),
+        within(
+            products,
+            ROUNDING,
+            id="lemma8.product",
+            source="JoMA Lemma 8, Eq. 90",
+            statement="M(a) M(b) = M(b) M(a) = M(a b): the product is commutative (printed: communicative).",
+            evidence=evidence,
+        ),
+        within(
+            applied,
+            ROUNDING,
+            id="lemma8.marginal",
+            source="JoMA Lemma 8",
+            statement="M(a) p(b) = p(a b).",
+            evidence=evidence,
+        ),
+    ]
+
+
+def lemma9() -> list[Claim]:
+    """Chains of unequal edges, and the joint distribution below a common ancestor."""
+    random = np.random.default_rng(9)
+    chain_error = pair_error = 0.0
+    for _ in range(200):
+        edges = random.uniform(-1, 1, random.integers(1, 9))
+        product = np.eye(2)
+        for rho in edges:
+            product = tree.transition_matrix(rho) @ product
+        chain_error = max(
+            chain_error, float(np.abs(product - tree.transition_matrix(tree.chain_correlation(edges))).max())
+        )
+        first, second, bias = random.uniform(-1, 1, 3)
+        direct = (
+            tree.transition_matrix(first) @ np.diag(tree.marginal(bias)) @ tree.transition_matrix(second).T
+        )
+        pair_error = max(
+            pair_error, float(np.abs(direct - tree.pair_distribution(first, second, bias)).max())
+        )
+    return [
+        within(
+            chain_error,
+            ROUNDING,
+            id="lemma9.chain",
+            source="JoMA Lemma 9, Eq. 91",
+            statement="From a latent to any descendant: M of the product of the correlations on the way.",
+            evidence="200 random chains of 1 to 8 unequal edges, matrix products",
+        ),
+        within(
+            pair_error,
+            ROUNDING,
+            id="lemma9.pair",
+            source="JoMA Eq. 93-98",
+            statement="The joint distribution of two latents below a common binary ancestor.",
+            evidence="200 random triples (rho_1c, rho_2c, rho_c), sum over the ancestor's values",
+        ),
+    ]
+
+
+def theorem5() -> list[Claim]:
+    """Co-occurrence: the formula, its rho_0, the case H = L, and trees that are not uniform."""
+    source = "JoMA Thm 5"
+    right, printed = tree.root_bias(_prior(), _zero()), tree.printed_root_bias(_prior(), _zero())
+    places = [(4, 1), (4, 2), (4, 3), (3, 1), (3, 2), (2, 1)]
+    errors: dict[str, list[float]] = {"right": [], "printed": []}
+    for depth, height in places:
+        exact = float(_enumerate(depth, height)[0])
+        for name, bias in (("right", right), ("printed", printed)):
+            law = tree.cooccurrence(float(RHO), bias, depth=depth, ancestor_height=height)
+            errors[name].append(abs(float(law) - exact))
+
+    exact_zero = float(_enumerate(4, 1)[1])  # the ancestor two edges below the root's child
+    below_root = tree.chain_correlation([float(RHO)] * 2)
+    ancestor = tree.marginal(below_root * right)
+    as_matrix = tree.transition_matrix(below_root * right)
+    vector_error = abs(ancestor[0] - exact_zero)
+    matrix_error = float(np.abs(as_matrix - np.array([exact_zero, 1 - exact_zero])[:, None]).max())
+
+    first_child = float(_enumerate(2, 1)[1])
+    column_error = abs(tree.marginal(right)[0] - first_child)
+    printed_column_error = abs((1 + printed) / 2 - first_child)
+
+    classes = 20
+    sparse = tree.root_bias(np.full(classes, 1 / classes), 1.0 - (np.arange(classes) == 0))
+
+    pair = float(np.array(_prior()) @ (2 * np.array(_zero()) - 1) ** 2)
+    across = float(_enumerate(3, 3)[0])
+    with_pair = float(tree.cooccurrence_across_root(float(RHO), right, pair, depth=3))
+    bare = float(tree.cooccurrence_across_root(float(RHO), right, float(RHO) ** 2, depth=3))
+
+    heights = np.arange(1, 12)
+    falling = tree.cooccurrence(0.9, 0.8, depth=12, ancestor_height=heights)
+    deep = [
+        float(tree.cooccurrence(1 - 1e-4, 1 - 1e-4, depth=d, ancestor_height=1)) for d in (10, 10**3, 10**5)
+    ]
+    return [
+        correct(
+            id="theorem5.root_bias",
+            source=source,
+            printed="P[y_l = 1 | y_m = 1] with rho_0 = sum_k P[y_0 = k] P[y_1 = 0 | y_0 = k].",
+            right="rho_0 = sum_k P[y_0 = k] (2 P[y_1 = 0 | y_0 = k] - 1) = 2 P[y_1 = 0] - 1.",
+            printed_error=min(errors["printed"]),
+            error=max(errors["right"]),
+            tolerance=ROUNDING,
+            evidence=f"{len(places)} places (L, H) in a tree of three classes; {ENUMERATION}; the printed "
+            f"definition is off by {min(errors['printed']):.3f} to {max(errors['printed']):.3f}",
+        ),
+        correct(
+            id="theorem5.equation_101",
+            source="JoMA Eq. 101",
+            printed="The columns of P[y_1 | y_0] are (1 +- p_k|0) / 2 with p_k|0 = P[y_1 = 0 | y_0 = k].",
+            right="They are (1 +- (2 P[y_1 = 0 | y_0 = k] - 1)) / 2.",
+            printed_error=printed_column_error,
+            error=column_error,
+            tolerance=ROUNDING,
+            evidence=f"P[y_1 = 0]; {ENUMERATION}",
+        ),
+        correct(
+            id="theorem5.equation_103",
+            source="JoMA Eq. 103",
+            printed="The ancestor's distribution is M(rho_c|1 rho_0), a matrix.",
+            right="It is the vector p(rho_c|1 rho_0), the first column of that matrix.",
+            printed_error=matrix_error,
+            error=vector_error,
+            tolerance=ROUNDING,
+            evidence=f"L = 4, H = 1; {ENUMERATION}; the matrix is compared column by column",
+        ),
+        correct(
+            id="theorem5.sparse_root",
+            source="JoMA Sec. 5, remark after Thm 5",
+            printed="One class, one child: rho_0 as printed, which is 1 - 1/D.",
+            right="rho_0 = 1 - 2/D; it still tends to 1 with the number of classes D.",
+            printed_error=abs((1 - 1 / classes) - sparse),
+            error=abs(tree.sparse_root_bias(classes) - sparse),
+            tolerance=ROUNDING,
+            evidence=f"D = {classes} equally likely classes, sum over the classes",
+        ),
+        correct(
+            id="theorem5.across_root",
+            source=source,
+            printed="Tokens whose common ancestor is the class label itself: H = L, not excluded.",
+            right="rho_0 does not decide there: rho^2H becomes rho^(2L-2) E[s_1 s_1'] of the label's two children.",
+            printed_error=abs(bare - across),
+            error=abs(with_pair - across),
+            tolerance=ROUNDING,
+            evidence=f"L = H = 3, three classes; {ENUMERATION}",
+        ),
+        within(
+            _any_tree_error(),
+            ROUNDING,
+            id="theorem5.any_tree",
+            source="JoMA Def. 2, Lemma 9, Eq. 98",
+            statement="With a correlation of its own per edge: any two latents follow from products along their path.",
+            evidence="uneven tree of 8 latents below 3 classes, all pairs; sum over all 768 states",
+        ),
+        judge(
+            bool(np.all(np.diff(falling) < 0)),
+            id="theorem5.near_ancestor",
+            source="JoMA Sec. 5",
+            statement="The higher the common ancestor, the weaker the co-occurrence.",
+            expected="falls at each step of H",
+            measured=float(np.diff(falling).max()),
+            tolerance=0.0,
+            evidence="L = 12, rho = .9, rho_0 = .8, H = 1..11: largest step",
+        ),
+        judge(
+            deep[0] < deep[1] < deep[2] and 1 - deep[2] < 2e-4,
+            id="theorem5.deep",
+            source="JoMA Sec. 5",
+            statement="Deep hierarchy, near ancestor, rho and rho_0 close to 1: co-occurrence tends to 1.",
+            expected="1 - P tends to (1 - rho^2) / 2 = 1e-4",
+            measured=1 - deep[2],
+            tolerance=2e-4,
+            evidence="1 - rho = 1e-4, H = 1, L = 10, 1e3, 1e5: 1 - P = "
+            + ", ".join(f"{1 - p:.3g}" for p in deep),
+        ),
+    ]
+
+
+def _any_tree_error() -> float:
+    random = np.random.default_rng(5)
+    roots, parents = 2, (0, 0, 1, 2, 2, 4)
+    zero, rho = random.uniform(0, 1, (roots, 3)), random.uniform(-1, 1, len(parents))
+    model = tree.LatentTree(
+        class_probabilities=_prior(), zero_given_class=zero, parents=parents, correlations=rho
+    )
+    both = np.zeros((model.nodes, model.nodes))
+    for label, prior in enumerate(_prior()):
+        for state in itertools.product((0, 1), repeat=model.nodes):
+            weight = prior
+            for root in range(roots):
+                weight *= zero[root, label] if state[root] == 0 else 1 - zero[root, label]
+            for offset, parent in enumerate(parents):
+                weight *= (1 + rho[offset] * (1 if state[roots + offset] == state[parent] else -1)) / 2
+            both += weight * np.outer(state, state)
+    table = model.cooccurrence(np.arange(model.nodes))
+    return float(np.abs(table - both / np.diag(both)[None, :]).max())
+
+
+def eq8() -> list[Claim]:
+    """The small-noise limit and the order of its remainder."""
+    places = [(6, 2), (9, 2), (9, 7), (12, 1)]
+    noise = 1e-5
+    limit_error, printed, right = 0.0, [], []
+    for depth, height in places:
+        exact = float(tree.cooccurrence(1 - noise, 1 - noise, depth=depth, ancestor_height=height))
+        remainder = (exact - (1 - height / depth)) / noise
+        kept = float(tree.cooccurrence_expansion(noise, depth=depth, ancestor_height=height))
+        limit_error = max(limit_error, abs(exact - (1 - height / depth)))
+        printed.append(abs(remainder))
+        right.append(abs(exact - kept) / noise)
+    balanced = float(tree.cooccurrence(1 - noise, 1 - noise, depth=8, ancestor_height=4)) - 0.5
+    return [
+        within(
+            limit_error,
+            100 * noise,
+            id="eq8.limit",
+            source="JoMA Eq. 8",
+            statement="As rho = rho_0 = 1 - eps tends to 1, P[y_l = 1 | y_m = 1] tends to 1 - H/L.",
+            evidence=f"eps = {noise:g}, four pairs (L, H), against Theorem 5",
+        ),
+        correct(
+            id="eq8.remainder",
+            source="JoMA Eq. 8",
+            printed="P = 1 - H/L + O(eps^2).",
+            right="P = 1 - H/L + eps H (2H - L) / (2L) + O(eps^2).",
+            printed_error=min(printed),
+            error=max(right),
+            tolerance=1e-3,
+            evidence=f"remainder divided by eps at eps = {noise:g}, four pairs (L, H); should vanish",
+        ),
+        within(
+            abs(balanced) / noise,
+            1e-3,
+            id="eq8.balanced",
+            source="JoMA Eq. 8",
+            statement="The printed order O(eps^2) is right where L = 2H.",
+            evidence=f"L = 8, H = 4, eps = {noise:g}: remainder divided by eps",
+        ),
+    ]
+
+
+CHECKS: dict[str, Callable[[], list[Claim]]] = {
+    "lemma8": lemma8,
+    "lemma9": lemma9,
+    "theorem5": theorem5,
+    "eq8": eq8,
+}
