@@ -35,7 +35,7 @@ def _probability(
 
 
 def _enumerate(depth: int, height: int, rho: Fraction = RHO) -> tuple[Fraction, Fraction]:
-    """P[y_l = 1 | y_m = 1], and P[y_c = 0] of their lowest common ancestor (if H = L: of the root's child)."""
+    """P[y_l = 1 | y_m = 1], and P[y_c = 0] of their common ancestor (if H = L: of the root's child)."""
     if height == depth:  # two chains that meet in the class label only
         left, right = range(depth), range(depth, 2 * depth)
         ancestor = 0
@@ -243,7 +243,7 @@ def theorem5() -> list[Claim]:
             id="theorem5.across_root",
             source=source,
             printed="Tokens whose common ancestor is the class label itself: H = L, not excluded.",
-            right="rho_0 does not decide there: rho^2H becomes rho^(2L-2) E[s_1 s_1'] of the label's two children.",
+            right="rho^2H becomes rho^(2L-2) E[s_1 s_1'] of the label's two children; rho_0 is not enough.",
             printed_error=abs(bare - across),
             error=abs(with_pair - across),
             tolerance=ROUNDING,
@@ -254,7 +254,7 @@ def theorem5() -> list[Claim]:
             ROUNDING,
             id="theorem5.any_tree",
             source="JoMA Def. 2, Lemma 9, Eq. 98",
-            statement="With a correlation of its own per edge: any two latents follow from products along their path.",
+            statement="Unequal edges: every pair of latents follows from the products along its path.",
             evidence="uneven tree of 8 latents below 3 classes, all pairs; sum over all 768 states",
         ),
         judge(
@@ -338,7 +338,7 @@ def eq8() -> list[Claim]:
             1e-3,
             id="eq8.balanced",
             source="JoMA Eq. 8",
-            statement="The printed order O(eps^2) is right where L = 2H.",
+            statement="The printed order O(eps^2) is right where L = 2H (there P = 1/2 exactly).",
             evidence=f"L = 8, H = 4, eps = {noise:g}: remainder divided by eps",
         ),
     ]

@@ -181,7 +181,7 @@ def cooccurrence_expansion(noise: ArrayLike, *, depth: ArrayLike, ancestor_heigh
     """Eq. 8 with the term it drops: ``1 - H / L + eps H (2 H - L) / (2 L)``, up to O(eps^2).
 
     For rho = rho_0 = 1 - eps. The print gives ``1 - H / L`` with a remainder O(eps^2); the remainder is
-    O(eps) unless L = 2 H. Arguments broadcast.
+    O(eps) unless L = 2 H, where P = 1/2 for every eps. Arguments broadcast.
 
     Raises:
         InputError: a negative noise, or H not in 1..L-1.
