@@ -1,0 +1,195 @@
+"""Eq. 6 integrated, for exp, linear, softmax and no attention, and the authors' discrete script.
+
+The state is L = ln 1/|1 - v/mu| rather than v. In v the solution saturates: for mu = (3, 2), when the
+slower component has 10 % to go the faster one's delta is 4e-20 and 1 - v/mu is rounding, so the ratio
+of Theorem 4 comes out as 15.4 instead of 19.4. In L the same flow reads
+
+    dL/dt = a(v),    v = mu (1 - side e^-L),
+
+with ``a`` the attention that multiplies ``mu - v``. It has no saturation and loses its stiffness when
+the components converge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.integrate import solve_ivp
+from scipy.special import logsumexp, softmax
+
+from joma.errors import DivergenceError, InputError
+from joma.theory.salience import Course
+
+Array = NDArray[np.float64]
+Attention = Literal["exp", "linear", "softmax", "none"]
+
+
+def integrate(
+    mu: ArrayLike,
+    times: ArrayLike,
+    *,
+    v0: ArrayLike = 0.0,
+    attention: Attention = "exp",
+    kappa: float = 1.0,
+    c: ArrayLike = 0.0,
+    bbar: ArrayLike | None = None,
+    tolerance: float = 1e-11,
+) -> Course:
+    """The flow v' = (mu - v) a(v) by DOP853 in L.
+
+    Args:
+        mu: critical points, (m,), none zero.
+        times: (n,), rising from at least 0.
+        v0: initial weights, (m,) or one for all, none equal to its mu.
+        attention: ``exp``: a = exp(kappa v^2/2), Eq. 6; ``linear``: a = sqrt(v^2 + c);
+            ``softmax``: a = M exp(kappa [v^2 - bbar |v|^2]/2)/sum of the same, M components
+            (the factor M makes uniform attention a = 1); ``none``: a = 1.
+        kappa: eta_z/(eta_w T^2), for exp and softmax.
+        c: z(0)^2 - v(0)^2 for linear attention, (m,) or one for all, with v0^2 + c > 0.
+        bbar: average attention for softmax, (m,), held constant (the assumption of Theorem 1);
+            uniform unless given.
+        tolerance: relative and absolute, of L per step.
+
+    Raises DivergenceError where the flow outruns float64 times, as exp attention does from |mu| of
+    about 7 on; :func:`joma.theory.salience.solve` has no such limit.
+    """
+    m, start, t = _input(mu, v0, times)
+    gap = 1.0 - start / m
+    side = np.sign(gap)
+    rate = _attention(attention, m, start, kappa, c, bbar)
+
+    def slope(_: float, log_inverse_delta: Array) -> Array:
+        return rate(m * (1.0 - side * np.exp(-log_inverse_delta)))
+
+    if t[-1] == 0.0:
+        course = np.tile(-np.log(np.abs(gap)), (t.size, 1))
+        return Course(m, t, course, side)
+    with np.errstate(over="ignore", invalid="ignore"):
+        solution = solve_ivp(
+            slope,
+            (0.0, float(t[-1])),
+            -np.log(np.abs(gap)),
+            method="DOP853",
+            t_eval=t,
+            rtol=tolerance,
+            atol=tolerance,
+        )
+    if not solution.success or not np.all(np.isfinite(solution.y)):
+        raise DivergenceError(
+            f"salience_flow.integrate: the solver stopped before t = {t[-1]:g} ({solution.message}) "
+            "for exp attention use joma.theory.salience.solve, which is exact."
+        )
+    return Course(m, t, solution.y.T, side)
+
+
+def attention_entropy(v: ArrayLike, temperature: float = 2.0) -> Array:
+    """Entropy in nats of softmax(v^2/T) over the last axis.
+
+    T = 2 is the attention of Eq. 6, exp(v^2/2), normalised; the paper's caption of Fig. 4 says
+    softmax(v^2), T = 1; the authors' script plots T = 3.
+    """
+    if not temperature > 0:
+        raise InputError(f"attention_entropy: temperature = {temperature!r}; give a positive number.")
+    logits = np.square(np.asarray(v)) / temperature
+    p = softmax(logits, axis=-1)
+    return np.asarray(logsumexp(logits, axis=-1) - np.sum(p * logits, axis=-1))
+
+
+def script_dynamics(
+    mu: ArrayLike,
+    *,
+    steps: int = 5000,
+    learning_rate: float = 0.02,
+    w0: float = 0.05,
+    temperature: float = 3.0,
+    attention: bool = True,
+    dtype: type[np.floating] = np.float64,
+) -> Array:
+    """The discrete map of the authors' script for Fig. 4, which is not Eq. 6.
+
+        w <- w + learning_rate (mu - w) softmax(w^2/T),    T = 3
+
+    The softmax couples the components through its normaliser only, so that in the limit of a small
+    learning rate this is Eq. 6 with kappa = 2/T on another clock. Without ``attention`` the softmax
+    is the constant 1/M.
+
+    Args:
+        mu: critical points, (m,), positive.
+        steps: states returned, the first of them the initial one.
+        learning_rate: of one step, positive.
+        w0: initial value of every component.
+        temperature: T, positive.
+        attention: False for the null.
+        dtype: the arithmetic's; the script's is float32.
+
+    Returns the weights, (steps, m), in ``dtype``.
+    """
+    m = np.asarray(mu, dtype=dtype)
+    if m.ndim != 1 or m.size == 0 or not np.all(np.isfinite(m)):
+        raise InputError("script_dynamics: mu must be a vector of finite numbers, at least one.")
+    if steps < 1 or not learning_rate > 0 or not temperature > 0:
+        raise InputError(
+            f"script_dynamics: steps = {steps}, learning_rate = {learning_rate}, temperature = "
+            f"{temperature}; all must be positive."
+        )
+    weights = np.empty((steps, m.size), dtype=dtype)
+    w = np.full_like(m, w0)
+    eta, scale = dtype(learning_rate), dtype(1 / temperature)
+    for step in range(steps):
+        weights[step] = w
+        if attention:
+            logits = w * w * scale
+            share = np.exp(logits - logits.max())
+            share /= share.sum()
+        else:
+            share = np.full_like(w, 1 / m.size)
+        w = w + eta * (m - w) * share
+    return weights
+
+
+def _attention(
+    kind: str, mu: Array, v0: Array, kappa: float, c: ArrayLike, bbar: ArrayLike | None
+) -> Callable[[Array], Array]:
+    if kind == "none":
+        return np.ones_like
+    if kind == "exp":
+        return lambda v: np.exp(0.5 * kappa * v * v)
+    if kind == "linear":
+        offset = np.broadcast_to(np.asarray(c, dtype=np.float64), mu.shape)
+        if np.any(~(v0 * v0 + offset > 0)):
+            raise InputError(
+                "salience_flow.integrate: linear attention needs z(0)^2 = v0^2 + c > 0; at z(0) = 0 "
+                "nothing moves (give c > 0 or v0 != 0)."
+            )
+        return lambda v: np.sqrt(v * v + offset)
+    if kind == "softmax":
+        mean = np.full(mu.shape, 1 / mu.size) if bbar is None else np.asarray(bbar, dtype=np.float64)
+        if mean.shape != mu.shape or np.any(mean < 0) or abs(float(mean.sum()) - 1) > 1e-9:
+            raise InputError(
+                f"salience_flow.integrate: bbar (shape {mean.shape}) must be {mu.size} probabilities "
+                "that sum to one."
+            )
+        return lambda v: mu.size * softmax(0.5 * kappa * (v * v - mean * np.dot(v, v)))
+    raise InputError(
+        f"salience_flow.integrate: attention {kind!r} is unknown; give 'exp', 'linear', 'softmax' or 'none'."
+    )
+
+
+def _input(mu: ArrayLike, v0: ArrayLike, times: ArrayLike) -> tuple[Array, Array, Array]:
+    m, t = (np.atleast_1d(np.asarray(a, dtype=np.float64)) for a in (mu, times))
+    if m.ndim != 1 or m.size == 0 or not np.all(np.isfinite(m)) or np.any(m == 0):
+        raise InputError("salience_flow.integrate: mu must be a vector of finite numbers other than 0.")
+    if t.ndim != 1 or t.size == 0 or not np.all(np.isfinite(t)) or t[0] < 0 or np.any(np.diff(t) <= 0):
+        raise InputError("salience_flow.integrate: times must be finite and rise from 0 or later.")
+    v = np.asarray(v0, dtype=np.float64)
+    if v.shape not in ((), (1,), m.shape) or not np.all(np.isfinite(v)):
+        raise InputError(
+            f"salience_flow.integrate: v0 has shape {v.shape}; give one finite number or {m.size}."
+        )
+    start = np.broadcast_to(v, m.shape)
+    if np.any(start == m):
+        raise InputError("salience_flow.integrate: a component starts at v0 = mu, where nothing moves.")
+    return m, start, t
