@@ -27,7 +27,7 @@ from joma.theory.coherence import (
     welch_bound,
 )
 
-RATES = {"weight_rate": 1.4, "logit_rate": 0.8}
+RATES = {"weight_rate": 1.4, "attention_rate": 0.8}
 
 
 def test_coherence_by_enumeration_and_scale() -> None:
@@ -93,9 +93,9 @@ def flow(kind: str, embeddings, query=None, *, seed: int = 1, name: str = "tanh"
         logits=0.3 * rng.normal(size=tokens) + (kind == "linear"),
         times=np.linspace(0, 3, moments),
         weight_rate=RATES["weight_rate"],
-        attention_rate=RATES["logit_rate"],
+        attention_rate=RATES["attention_rate"],
     )
-    side = attention_side(kind, trajectory.logits, correction=trajectory.correction, temperature=0.7, **RATES)
+    side = attention_side(block.attention, trajectory.logits, correction=trajectory.correction, **RATES)
     return trajectory, side
 
 
@@ -182,7 +182,7 @@ def test_first_order_drift_leaves_a_second_order_rest() -> None:
             times=np.linspace(0, 2, 600),
         )
         v = course.context_weights
-        actual = drift(attention_side("exp", course.logits), v)[-1]
+        actual = drift(attention_side(block.attention, course.logits), v)[-1]
         first = path_drift(gram, v)[-1]
         rest.append(np.abs(first - actual).max() / np.abs(actual).max())
         straight = predicted_drift(gram, v)[-1]
@@ -213,8 +213,8 @@ def test_typical_drift_is_the_root_mean_square_over_embeddings() -> None:
         (lambda: random_dimension(10, 0.1, failure=0.0), "failure"),
         (lambda: random_coherence(10, 1), "two dimensions"),
         (lambda: random_coherence(10, 3, probability=1.0), "probability"),
-        (lambda: attention_side("relu", [0.0]), "none of"),
-        (lambda: attention_side("softmax", [0.0]), "correction"),
+        (lambda: attention_side(Attention(), [0.0]), "correction"),
+        (lambda: attention_side(Attention(), [0.0], attention_rate=-1.0), "attention_rate"),
         (lambda: drift(np.zeros(3), np.zeros((1, 1, 3))), "moments"),
         (lambda: predicted_drift(np.ones((2, 3)), np.zeros((1, 1, 3))), "symmetric"),
         (lambda: path_drift(np.eye(2), np.zeros((3, 1, 2)), np.zeros((2, 1, 2))), "accumulated"),

@@ -26,7 +26,7 @@ def integrate(flow: WinnerTakeAll, drive, weights, logits, end: float) -> tuple[
     def velocity(_: float, state: np.ndarray) -> np.ndarray:
         v, z = state[:-tokens].reshape(nodes, tokens), state[-tokens:]
         pull = drive * np.exp(z / flow.temperature) / flow.normaliser
-        dz = flow.logit_rate / flow.temperature * (pull * v).sum(axis=0)
+        dz = flow.attention_rate / flow.temperature * (pull * v).sum(axis=0)
         return np.concatenate([flow.weight_rate * pull.ravel(), dz])
 
     start = np.concatenate([weights.ravel(), logits])
@@ -76,11 +76,11 @@ numbers = st.floats(-2, 2).filter(lambda x: abs(x) > 0.05)
 def test_any_start_rates_and_nodes_against_the_joint_flow(drive, seed, rates, fraction) -> None:
     rng = np.random.default_rng(seed)
     weights, logits = rng.normal(size=drive.shape), rng.normal(size=drive.shape[1])
-    normaliser, logit_rate, weight_rate, temperature = rates
+    normaliser, attention_rate, weight_rate, temperature = rates
     flow = WinnerTakeAll(
         drive=drive,
         normaliser=normaliser,
-        logit_rate=logit_rate,
+        attention_rate=attention_rate,
         weight_rate=weight_rate,
         temperature=temperature,
         initial_weights=weights,
@@ -98,7 +98,7 @@ def test_any_start_rates_and_nodes_against_the_joint_flow(drive, seed, rates, fr
     fraction=st.floats(1e-9, 0.999999),
 )
 def test_invariant_is_one_number_and_grows_linearly(drive, kappa, fraction) -> None:
-    flow = WinnerTakeAll(drive=drive, logit_rate=kappa)
+    flow = WinnerTakeAll(drive=drive, attention_rate=kappa)
     time = fraction * flow.blow_up_time
     np.testing.assert_allclose(
         erf_invariant(flow.weights(time), drive, kappa=kappa),
@@ -194,7 +194,7 @@ def test_softmax_clock_against_integration(drive, frequency, kappa, time) -> Non
         return drive * gain / (frequency @ gain)
 
     end = solve_ivp(velocity, (0, time), np.zeros(3), method="DOP853", rtol=1e-11, atol=1e-12).y[:, -1]
-    closed = softmax_weights(WinnerTakeAll(drive=drive, logit_rate=kappa), frequency, time)
+    closed = softmax_weights(WinnerTakeAll(drive=drive, attention_rate=kappa), frequency, time)
     np.testing.assert_allclose(closed, end, rtol=1e-7, atol=1e-8)
 
 
@@ -215,7 +215,7 @@ def test_softmax_never_blows_up_and_its_losers_stop_where_those_of_exp_do() -> N
         ({"drive": [np.nan]}, "finite"),
         ({"drive": [1.0], "normaliser": 0.0}, "normaliser"),
         ({"drive": [1.0], "temperature": -1.0}, "temperature"),
-        ({"drive": [1.0], "logit_rate": np.inf}, "logit_rate"),
+        ({"drive": [1.0], "attention_rate": np.inf}, "attention_rate"),
         ({"drive": [1.0], "initial_weights": [1.0, 2.0]}, "initial_weights"),
         ({"drive": [1.0], "initial_logits": [[1.0]]}, "initial_logits"),
         ({"drive": [1.0], "initial_logits": [1000.0]}, "overflows"),

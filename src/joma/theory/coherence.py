@@ -25,12 +25,12 @@ drift at first order in epsilon. All in float64; embeddings are columns, shape (
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betainc, betainccinv
 
 from joma.errors import InputError
-
-Array = NDArray[np.float64]
+from joma.theory.attention import Array, Attention
+from joma.theory.invariants import logit_coefficient
 
 
 # How many dimensions almost orthogonal embeddings take
@@ -134,32 +134,27 @@ def random_coherence(tokens: int, dimension: int, *, probability: float = 0.5) -
 
 
 def attention_side(
-    kind: str,
+    attention: Attention,
     logits: ArrayLike,
     *,
-    correction: ArrayLike | None = None,
-    logit_rate: float = 1.0,
     weight_rate: float = 1.0,
-    temperature: float = 1.0,
+    attention_rate: float = 1.0,
+    correction: ArrayLike | None = None,
 ) -> Array:
     """``Q``: what Theorem 1 equates with ``sum_k v_k^2 / 2`` up to a constant; shape of the logits.
 
-    ``kind`` is "linear", "exp" or "softmax". Softmax needs ``correction``, the integral of ``eta_w sum_k
-    E[g_k h'_k b (b.v_k)]`` up to each moment (block_flow's trajectories carry it).
+    Softmax needs ``correction``, the integral of ``eta_w sum_k E[g_k h'_k b (b.v_k)]`` up to each moment,
+    which block_flow's and sgd's trajectories carry.
     """
     z = np.asarray(logits, dtype=np.float64)
-    if kind == "linear":
-        return np.asarray(weight_rate / (2 * logit_rate) * z**2)
-    scaled = temperature * weight_rate / logit_rate * z
-    if kind == "exp":
-        return np.asarray(scaled)
-    if kind != "softmax":
-        raise InputError(f"attention_side: kind {kind!r} is none of linear, exp, softmax.")
+    coefficient = logit_coefficient(attention, weight_rate=weight_rate, attention_rate=attention_rate)
+    if attention.kind != "softmax":
+        return np.asarray((z**2 if attention.kind == "linear" else z) / (2 * coefficient))
     if correction is None or np.shape(correction) != z.shape:
         raise InputError(
             f"attention_side: softmax attention needs its correction, of the logits' shape {z.shape}."
         )
-    return np.asarray(scaled + np.asarray(correction, dtype=np.float64))
+    return np.asarray(z / (2 * coefficient) + np.asarray(correction, dtype=np.float64))
 
 
 def drift(side: ArrayLike, weights: ArrayLike) -> Array:

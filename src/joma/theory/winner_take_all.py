@@ -32,8 +32,7 @@ from scipy.optimize import brentq
 from scipy.special import erf, erfcx, erfinv, log_ndtr, ndtri_exp
 
 from joma.errors import InputError
-
-Array = NDArray[np.float64]
+from joma.theory.attention import Array
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,7 +49,7 @@ class WinnerTakeAll:
     drive: ArrayLike
     normaliser: float = 1.0
     """The constant A of exp attention."""
-    logit_rate: float = 1.0
+    attention_rate: float = 1.0
     """eta_z."""
     weight_rate: float = 1.0
     """eta_w."""
@@ -60,7 +59,7 @@ class WinnerTakeAll:
     initial_logits: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        for name in ("normaliser", "logit_rate", "weight_rate", "temperature"):
+        for name in ("normaliser", "attention_rate", "weight_rate", "temperature"):
             value = getattr(self, name)
             if not (np.isfinite(value) and value > 0):
                 raise InputError(f"WinnerTakeAll: {name} = {value!r} must be a positive number.")
@@ -81,7 +80,7 @@ class WinnerTakeAll:
     @property
     def kappa(self) -> float:
         """``eta_z / (eta_w T^2)``: how strongly the logits feed back on the weights."""
-        return self.logit_rate / (self.weight_rate * self.temperature**2)
+        return self.attention_rate / (self.weight_rate * self.temperature**2)
 
     @cached_property
     def blow_up_times(self) -> Array:
@@ -168,7 +167,9 @@ class WinnerTakeAll:
             )
         squares = state**2 if np.ndim(self.drive) == 1 else (state**2).sum(axis=-2)
         grown = squares - (self._initial**2).sum(axis=0)
-        return np.asarray(self._logits + self.logit_rate / (2 * self.temperature * self.weight_rate) * grown)
+        return np.asarray(
+            self._logits + self.attention_rate / (2 * self.temperature * self.weight_rate) * grown
+        )
 
     # Below, tokens are handled in standard form: q = sqrt(kappa) p, with p the component of v_.l along
     # its drive, obeys Phi(q)' = const, and Phi(-q) e^{q0^2/2} = pace (t*_l - t).
