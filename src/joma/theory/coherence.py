@@ -32,7 +32,6 @@ from joma.errors import InputError
 from joma.theory.attention import Array, Attention
 from joma.theory.invariants import logit_coefficient
 
-
 # How many dimensions almost orthogonal embeddings take
 
 
