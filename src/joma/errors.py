@@ -2,13 +2,17 @@
 
 Each message is one sentence or two: what is wrong (with the value), where, and what to do. The
 command line prints it without a traceback and ends with ``exit_status``. This module is the ground
-floor: everything may import it and it imports nothing.
+floor: everything may import it, and it imports nothing of joma.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas
 
 
 class JomaError(Exception):
@@ -32,7 +36,9 @@ class UnfinishedError(JomaError):
 
 
 class DivergenceError(UnfinishedError, ArithmeticError):
-    """A loss or a state that left the finite numbers."""
+    """A loss or a state that left the finite numbers; ``table`` holds what was measured before."""
+
+    table: pandas.DataFrame | None = None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

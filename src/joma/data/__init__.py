@@ -1,0 +1,1 @@
+"""Where tokens come from: frequencies, next tokens, text."""

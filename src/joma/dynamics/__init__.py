@@ -1,0 +1,1 @@
+"""What the papers simulate: an initial state in, a trajectory out."""

@@ -8,8 +8,9 @@ NumPy, pandas, torch, matplotlib and the rest of joma's numerics are imported in
 from __future__ import annotations
 
 import dataclasses
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
 
     from joma.progress import Progress
     from joma.reporting.claims import Claim
+
+_BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
+    "at_least": operator.ge,
+    "at_most": operator.le,
+    "above": operator.gt,
+    "below": operator.lt,
+}
 
 
 def setting(
@@ -87,15 +95,9 @@ class Experiment(ABC):
         choices = limits.get("choices")
         if choices is not None and value not in choices:
             raise InputError(f"{where} is unknown; {nearest(str(value), map(str, choices))}")
-        tests = {
-            "at_least": (lambda a, b: a >= b, "at least"),
-            "at_most": (lambda a, b: a <= b, "at most"),
-            "above": (lambda a, b: a > b, "above"),
-            "below": (lambda a, b: a < b, "below"),
-        }
-        bounds = {key: limits[key] for key in tests if limits.get(key) is not None}
-        if not all(tests[key][0](value, bound) for key, bound in bounds.items()):
-            words = " and ".join(f"{tests[key][1]} {bound:g}" for key, bound in bounds.items())
+        bounds = {key: limits[key] for key in _BOUNDS if limits.get(key) is not None}
+        if not all(_BOUNDS[key](value, bound) for key, bound in bounds.items()):
+            words = " and ".join(f"{key.replace('_', ' ')} {bound:g}" for key, bound in bounds.items())
             raise InputError(f"{where} is out of range; give a value {words}.")
 
     @classmethod

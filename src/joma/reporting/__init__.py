@@ -1,0 +1,1 @@
+"""Claims, the look of figures, the report page. It knows no experiment by name."""

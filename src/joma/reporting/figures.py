@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from typing import Any
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; black comes from the theme.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8c6d31")
 
-_COMMON = {
+_COMMON: dict[str, Any] = {
     "font.size": 10,
     "axes.titlesize": 10.5,
     "axes.labelsize": 10,
@@ -39,10 +36,11 @@ _THEMES = {
 def style(theme: str = "light") -> Iterator[None]:
     """Draw in joma's style, in the theme ``light`` or ``dark``, while the context lasts."""
     import matplotlib as mpl
+    from cycler import cycler
 
     ink, paper = _THEMES[theme]["ink"], _THEMES[theme]["paper"]
     colours: dict[str, Any] = {
-        "axes.prop_cycle": mpl.cycler(color=list(PALETTE)),
+        "axes.prop_cycle": cycler(color=list(PALETTE)),
         "text.color": ink,
         "axes.labelcolor": ink,
         "axes.edgecolor": ink,
@@ -53,7 +51,8 @@ def style(theme: str = "light") -> Iterator[None]:
         "axes.facecolor": paper,
         "savefig.facecolor": paper,
     }
-    with mpl.rc_context({**_COMMON, **colours}):
+    settings: Any = {**_COMMON, **colours}
+    with mpl.rc_context(settings):
         yield
 
 

@@ -1,0 +1,1 @@
+"""What the papers prove: numbers in, numbers out, one module per result."""

@@ -1,0 +1,1 @@
+"""How it is trained: one loop for all."""

@@ -1,0 +1,64 @@
+"""What is measured of a decoder during training: loss, attention entropy, stable rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from joma.data.text import TokenText, validation_windows
+from joma.measures.attention_entropy import entropy_of_probabilities
+from joma.measures.rank import stable_rank
+from joma.models.decoder import Decoder
+
+_TOKENS_AT_ONCE = 7000
+
+
+class HeldOutText:
+    """Windows of the validation text, ready to measure a decoder on."""
+
+    def __init__(self, text: TokenText, *, length: int, most_windows: int | None = None) -> None:
+        self.inputs, self.targets = validation_windows(text.validation, length=length, most=most_windows)
+
+    def _chunks(self) -> list[tuple[Tensor, Tensor]]:
+        size = max(1, _TOKENS_AT_ONCE // self.inputs.shape[1])
+        return list(zip(torch.split(self.inputs, size), torch.split(self.targets, size), strict=True))
+
+    @torch.no_grad()
+    def measure(self, model: Decoder, step: int, *, with_loss: bool = True) -> list[dict[str, Any]]:
+        """Rows of attention entropy (per layer and head), stable rank (per layer), validation loss.
+
+        The entropy is the mean over all windows and all their causal rows, in nats; without
+        ``with_loss`` the logits, which cost more than all else, are not computed.
+        """
+        sums: dict[int, Tensor] = {}
+
+        def observe(layer: int, attention: Tensor) -> None:
+            total = entropy_of_probabilities(attention).sum(dim=(0, 2), dtype=torch.float64)
+            sums[layer] = sums.get(layer, torch.zeros_like(total)) + total
+
+        loss = 0.0
+        for inputs, targets in self._chunks():
+            hidden = model.hidden_states(inputs, observe)
+            if with_loss:
+                logits = model.output(hidden.flatten(0, 1))
+                loss += float(torch.nn.functional.cross_entropy(logits, targets.flatten(), reduction="sum"))
+        rows = [
+            _row(step, "attention_entropy", value / self.inputs.numel(), "nats", layer, head)
+            for layer, heads in sorted(sums.items())
+            for head, value in enumerate(heads.tolist())
+        ]
+        rows += [
+            _row(step, "stable_rank", stable_rank(weight), "", layer)
+            for layer, weight in enumerate(model.lower_mlp_weights())
+        ]
+        if with_loss:
+            rows.append(_row(step, "validation_loss", loss / self.targets.numel(), "nats"))
+        return rows
+
+
+def _row(
+    step: int, metric: str, value: float, unit: str, layer: int | None = None, head: int | None = None
+) -> dict[str, Any]:
+    return {"step": step, "layer": layer, "head": head, "metric": metric, "value": value, "unit": unit}
