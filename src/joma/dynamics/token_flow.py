@@ -1,11 +1,13 @@
-"""Scan&Snap's Y/Z dynamics, simulated: the population flow (T -> infinity, continuous time).
+"""Scan&Snap's Y/Z dynamics, simulated: the population flow, and SGD on finite sequences.
 
-The flow integrates :func:`joma.theory.scan_snap.equations.velocities` in float64 and carries, as
-quadratures, the gain B_n of each class (Theorems 3 and 4).
+:func:`token_flow` integrates :func:`joma.theory.scan_snap.equations.velocities` in float64 (T -> infinity,
+continuous time) and carries, as quadratures, the gain B_n of each class (Theorems 3 and 4).
+:func:`token_sgd` takes SGD steps with momentum at finite T, many seeds and rates at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -176,15 +178,9 @@ def strongest_distinct(data: NextTokenData, logits: ArrayLike | None = None) -> 
 
     ``logits`` z (L, C) default to zero; -1 where a next token has no distinct token.
     """
-    weight = np.where(data.distinct, data.conditional, 0.0)
-    present = weight.any(axis=1)
-    if logits is not None:
-        weight = np.where(data.distinct, attended(data.conditional, _per_class(data, logits)), 0.0)
-    return np.where(present, weight.argmax(axis=1), -1)
-
-
-def _per_class(data: NextTokenData, logits: ArrayLike) -> Floats:
-    return np.asarray(logits, dtype=np.float64)[data.last_of_next]
+    z = np.zeros((data.last_tokens, 1)) if logits is None else np.asarray(logits, dtype=np.float64)
+    weight = np.where(data.distinct, attended(data.conditional, z[data.last_of_next]), -1.0)
+    return np.where(data.distinct.any(axis=1), weight.argmax(axis=1), -1)
 
 
 def _checked_times(times: ArrayLike) -> Floats:
@@ -202,3 +198,200 @@ def _start(values: ArrayLike | None, shape: tuple[int, int], name: str) -> Float
             f"value is {np.max(array) if array.size else 'none'})."
         )
     return array
+
+
+@dataclass(frozen=True, eq=False)
+class TokenRuns:
+    """SGD runs of Y and Z: S seeds times R pairs of rates, C contextual, K next and L last tokens."""
+
+    data: NextTokenData
+    seeds: NDArray[np.int64]
+    """Shape (S,)."""
+    eta_y: Floats
+    """Shape (R,)."""
+    eta_z: Floats
+    """Shape (R,)."""
+    steps: NDArray[np.int64]
+    """The steps at which ``logits`` were kept, shape (N,); 0 is the start."""
+    logits: NDArray[np.floating]
+    """z, shape (N, S, R, L, C)."""
+    decoder: NDArray[np.floating]
+    """Y after the last step, shape (S, R, C, M)."""
+    loss: NDArray[np.floating]
+    """Cross-entropy of each batch before its update, nats, shape (steps, S, R)."""
+    diverged_at: NDArray[np.int64]
+    """Shape (S, R): the step from which a run's numbers are not finite; -1 where all are."""
+
+    def mass(self, index: int = -1) -> Floats:
+        """c_n of the limit T -> infinity at ``steps[index]``, shape (S, R, K, C), float64.
+
+        Raises DivergenceError if a run's logits are not finite there.
+        """
+        logits = self.logits[index]
+        if not np.isfinite(logits).all():
+            raise DivergenceError(_divergence(self.diverged_at, self.seeds, self.eta_y, self.eta_z))
+        return attended(self.data.conditional, logits[..., self.data.last_of_next, :])
+
+
+def token_sgd(
+    data: NextTokenData,
+    *,
+    eta_y: ArrayLike,
+    eta_z: ArrayLike,
+    seeds: Sequence[int],
+    steps: int = 100,
+    batch: int = 128,
+    length: int | None = 128,
+    momentum: float = 0.9,
+    uniform_start: bool = True,
+    normalised: bool = True,
+    record: Sequence[int] = (),
+    dtype: Literal["float32", "float64"] = "float32",
+    keep_going: bool = False,
+) -> TokenRuns:
+    """SGD with momentum on Y and Z for every seed and every pair (eta_y[r], eta_z[r]) at once.
+
+    A sequence of length T enters by its token counts alone (Lemma 2's identity holds at every T), so no
+    sequence is ever made; ``length=None`` is the limit T -> infinity. Runs of one seed share their
+    initial weights and their batches, whatever the rates, and a run comes out the same whichever other
+    seeds it is computed beside. The weights start uniform in +-1/sqrt(M) (``uniform_start``) or at zero.
+    ``record`` names the steps (0 is the start) at which Z is kept; the last one always is.
+    Raises InputError for sizes and rates that make no sense, and DivergenceError, naming the run and the
+    step, when a run leaves the finite numbers; with ``keep_going`` such a run is reported in
+    ``diverged_at`` instead and its numbers are NaN from there on.
+    """
+    rates_y, rates_z = _rates(eta_y, eta_z)
+    kept = sorted({*record, steps})
+    problems = {
+        f"steps = {steps}": steps < 1,
+        f"batch = {batch}": batch < 1,
+        f"length = {length}": length is not None and length < 2,
+        f"momentum = {momentum}": not 0 <= momentum < 1,
+        f"seeds = {list(seeds)}": len(seeds) < 1 or len(set(seeds)) < len(seeds) or min(seeds) < 0,
+        f"record = {list(record)}": bool(kept) and (kept[0] < 0 or kept[-1] > steps),
+    }
+    for text, wrong in problems.items():
+        if wrong:
+            raise InputError(
+                f"token_sgd: {text} cannot be; give steps and batch of at least 1, length of at least 2 or "
+                "None, momentum in [0, 1), different seeds of at least 0 and recorded steps among the steps."
+            )
+    shape = (len(seeds), rates_y.size)
+    tokens, outputs = data.contextual_tokens, data.logits
+    logits = np.empty((len(kept), *shape, data.last_tokens, tokens), dtype=dtype)
+    decoder = np.empty((*shape, tokens, outputs), dtype=dtype)
+    loss = np.empty((steps, *shape), dtype=dtype)
+    for s, seed in enumerate(seeds):
+        logits[:, s], decoder[s], loss[:, s] = _runs_of_one_seed(
+            data,
+            np.random.default_rng(seed),
+            rates_y,
+            rates_z,
+            kept=kept,
+            batch=batch,
+            length=length,
+            momentum=momentum,
+            bound=outputs**-0.5 if uniform_start else 0.0,
+            normalised=normalised,
+            dtype=dtype,
+        )
+    bad = ~np.isfinite(loss)
+    at_end = ~(np.isfinite(decoder).all(axis=(-2, -1)) & np.isfinite(logits[-1]).all(axis=(-2, -1)))
+    diverged_at = np.where(bad.any(axis=0), bad.argmax(axis=0), np.where(at_end, steps, -1))
+    if (diverged_at >= 0).any() and not keep_going:
+        raise DivergenceError(_divergence(diverged_at, np.asarray(seeds), rates_y, rates_z))
+    return TokenRuns(
+        data=data,
+        seeds=np.asarray(seeds, dtype=np.int64),
+        eta_y=rates_y,
+        eta_z=rates_z,
+        steps=np.asarray(kept, dtype=np.int64),
+        logits=logits,
+        decoder=decoder,
+        loss=loss,
+        diverged_at=diverged_at,
+    )
+
+
+def _runs_of_one_seed(
+    data: NextTokenData,
+    random: np.random.Generator,
+    eta_y: Floats,
+    eta_z: Floats,
+    *,
+    kept: Sequence[int],
+    batch: int,
+    length: int | None,
+    momentum: float,
+    bound: float,
+    normalised: bool,
+    dtype: str,
+) -> tuple[NDArray[np.floating], NDArray[np.floating], NDArray[np.floating]]:
+    """The recorded logits, the last decoder and the losses of R runs that share seed and batches."""
+    import torch
+
+    runs, tokens, outputs, lasts = eta_y.size, data.contextual_tokens, data.logits, data.last_tokens
+    kind = getattr(torch, dtype)
+    rate_y = torch.tensor(eta_y, dtype=kind)[:, None, None]
+    rate_z = torch.tensor(eta_z, dtype=kind)[:, None, None]
+    y = torch.tensor(random.uniform(-bound, bound, (tokens, outputs)), dtype=kind).repeat(runs, 1, 1)
+    z = torch.tensor(random.uniform(-bound, bound, (lasts, tokens)), dtype=kind).repeat(runs, 1, 1)
+    y_momentum, z_momentum = torch.zeros_like(y), torch.zeros_like(z)
+    last_of_next = torch.from_numpy(data.last_of_next)
+    rows = torch.arange(batch)
+    recorded, losses = [], []
+    for step in range(kept[-1] + 1):
+        if step in kept:
+            recorded.append(z.numpy().copy())
+        if step == kept[-1]:
+            break
+        if length is None:
+            n = random.choice(data.classes, size=batch, p=data.prior)
+            frequencies = data.conditional[n]
+        else:
+            n, counts = data.sample_counts(batch, length, random)
+            frequencies = counts.astype(np.float64)
+        classes = torch.from_numpy(n)
+        last = last_of_next[classes]
+        log_frequencies = torch.tensor(frequencies, dtype=kind).log()
+        mass = torch.softmax(z[:, last] + log_frequencies, dim=-1)
+        norm = torch.linalg.vector_norm(mass, dim=-1, keepdim=True) if normalised else 1.0
+        features = mass / norm
+        log_alpha = torch.log_softmax(features @ y, dim=-1)
+        losses.append(-log_alpha[:, rows, classes].mean(dim=1))
+        residual = -log_alpha.exp()
+        residual[:, rows, classes] += 1.0
+        residual /= batch
+        pulled = residual @ y.mT
+        along = (features * pulled).sum(dim=-1, keepdim=True)
+        pull = features * (pulled - (features * along if normalised else along))
+        ascent_z = torch.zeros_like(z).index_add_(1, last, pull)
+        y_momentum.mul_(momentum).baddbmm_(features.mT, residual)
+        z_momentum.mul_(momentum).add_(ascent_z)
+        y.addcmul_(rate_y, y_momentum)
+        z.addcmul_(rate_z, z_momentum)
+    return np.stack(recorded), y.numpy(), torch.stack(losses).numpy()
+
+
+def _rates(eta_y: ArrayLike, eta_z: ArrayLike) -> tuple[Floats, Floats]:
+    rates_y, rates_z = np.broadcast_arrays(
+        np.atleast_1d(np.asarray(eta_y, dtype=np.float64)), np.atleast_1d(np.asarray(eta_z, dtype=np.float64))
+    )
+    for name, rates in (("eta_y", rates_y), ("eta_z", rates_z)):
+        if rates.ndim != 1 or not np.isfinite(rates).all() or (rates < 0).any():
+            raise InputError(
+                f"token_sgd: {name} = {rates.tolist()} must be a number or a one-dimensional row of numbers, "
+                "finite and at least 0."
+            )
+    return rates_y.copy(), rates_z.copy()
+
+
+def _divergence(
+    diverged_at: NDArray[np.int64], seeds: NDArray[np.int64], eta_y: Floats, eta_z: Floats
+) -> str:
+    s, r = np.argwhere(diverged_at >= 0)[0]
+    return (
+        f"token_sgd: {int((diverged_at >= 0).sum())} of {diverged_at.size} runs left the finite numbers, the "
+        f"first at seed {seeds[s]}, eta_y = {eta_y[r]:g}, eta_z = {eta_z[r]:g}, step {diverged_at[s, r]}; "
+        "lower the learning rates, or pass keep_going=True to have such runs reported."
+    )
