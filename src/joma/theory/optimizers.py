@@ -1,0 +1,206 @@
+r"""What momentum, Adam and weight decay leave of JoMA Theorem 1.
+
+The theorem is about gradient flow. Write ``C`` for what it keeps constant, token by token
+(:func:`joma.theory.invariants.first_integral`), and ``S = coef sum_k v_k^2`` for its MLP side, so that
+``C = z^2 - S`` (linear attention) or ``z - S`` (exp). Then, for any data, gradients and activation:
+
+**Weight decay**, ``dv/dt = eta_w (d - lambda_w v)``, ``dz/dt = eta_z (... - lambda_z z)``. With the decay
+rates ``alpha = eta lambda`` and ``r = 2 alpha_z`` (linear) or ``alpha_z`` (exp),
+
+    dC/dt = -r C + (2 alpha_w - r) S,        exactly.
+
+The constant is forgotten. For ``r = 2 alpha_w`` (:func:`matched_decay`) nothing else happens: ``C(t) = C(0)
+exp(-2 alpha_w t)``. Linear attention with equal decay rates is such a case; exp attention is one when its
+logits decay twice as fast. Otherwise S leaks into C, and where training comes to rest, Theorem 1's
+coefficient has become another one, with no trace of the rates (:func:`resting_coefficient`).
+
+**Momentum** (heavy ball, ``buffer = beta buffer + direction``). Discrete steps obey an exact identity,
+:func:`momentum_drift`. Once the buffer has filled, each squared step counts ``(1 + beta) / (1 - beta)``
+times as much as in plain descent: still first order in the step, so C is conserved in the small-step
+limit, at rates ``eta / (1 - beta)``.
+
+**Adam** keeps none. While no component of a gradient changes sign, each parameter moves by about its rate
+at every step, whatever its gradient, so that ``|v_kl| = eta_w n`` for all k and l and attention follows
+*linearly* instead of quadratically, ``z_l = r(n) (eta_z / eta_w) |v_kl|``, with a universal factor r(n)
+that rises towards the square root of 3 before it falls to 1: :func:`adam_pace`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.signal import lfilter
+
+from joma.errors import InputError
+from joma.theory.attention import Array, Attention
+from joma.theory.invariants import logit_coefficient
+
+
+def decay_rates(
+    attention: Attention,
+    *,
+    weight_decay: float,
+    attention_decay: float,
+    weight_rate: float = 1.0,
+    attention_rate: float = 1.0,
+) -> tuple[float, float]:
+    """``r`` and ``2 alpha_w - r``: how fast C is forgotten, and how fast S leaks into it (per unit time).
+
+    Softmax attention is refused: there C needs an integral over the path, which weight decay would have to
+    filter too. What stays simple there is ``sum_l z_l``, which decays at rate ``alpha_z``.
+    """
+    _unnormalised(attention, "decay_rates")
+    for name, value in (("weight_decay", weight_decay), ("attention_decay", attention_decay)):
+        if not (np.isfinite(value) and value >= 0):
+            raise InputError(f"decay_rates: {name} = {value!r} must be a finite number, at least 0.")
+    logit_coefficient(attention, weight_rate=weight_rate, attention_rate=attention_rate)  # checks the rates
+    forgetting = attention_decay * attention_rate * (2 if attention.kind == "linear" else 1)
+    return forgetting, 2 * weight_decay * weight_rate - forgetting
+
+
+def matched_decay(
+    attention: Attention, weight_decay: float, *, weight_rate: float = 1.0, attention_rate: float = 1.0
+) -> float:
+    """The ``lambda_z`` at which S does not leak: ``C(t) = C(0) exp(-2 eta_w lambda_w t)`` exactly.
+
+    ``lambda_w eta_w / eta_z`` for linear attention, twice that for exp attention.
+    """
+    _unnormalised(attention, "matched_decay")
+    return weight_decay * weight_rate / attention_rate * (1 if attention.kind == "linear" else 2)
+
+
+def integral_under_decay(
+    attention: Attention,
+    times: Array,
+    context_weights: Array,
+    initial: Array,
+    *,
+    weight_decay: float,
+    attention_decay: float,
+    weight_rate: float = 1.0,
+    attention_rate: float = 1.0,
+) -> Array:
+    """C(t) under weight decay, from the path of the weights alone; shape (S, ..., M).
+
+    ``C(t) = C(0) e^{-rt} + (2 alpha_w - r) int_0^t e^{-r(t-s)} S(s) ds``. Exact where decays match; otherwise
+    the integral is by the trapezoid rule over the given moments (an error of second order in their spacing).
+
+    Args:
+        attention: linear or exp.
+        times: (S,), increasing.
+        context_weights: v (S, ..., K, M).
+        initial: C at the first moment, (..., M).
+        weight_decay: ``lambda_w``.
+        attention_decay: ``lambda_z``.
+        weight_rate: ``eta_w``.
+        attention_rate: ``eta_z``.
+    """
+    forgetting, leak = decay_rates(
+        attention,
+        weight_decay=weight_decay,
+        attention_decay=attention_decay,
+        weight_rate=weight_rate,
+        attention_rate=attention_rate,
+    )
+    t, v = np.asarray(times, dtype=np.float64), np.asarray(context_weights, dtype=np.float64)
+    if t.ndim != 1 or v.ndim < 3 or len(t) != len(v) or (np.diff(t) <= 0).any():
+        raise InputError(
+            f"integral_under_decay: times {t.shape} must increase, one for each moment of v {v.shape}."
+        )
+    coefficient = logit_coefficient(attention, weight_rate=weight_rate, attention_rate=attention_rate)
+    side = coefficient * np.square(v).sum(axis=-2)
+    value = np.empty_like(side)
+    value[0] = initial
+    for s, step in enumerate(np.diff(t)):
+        kept = np.exp(-forgetting * step)
+        value[s + 1] = kept * value[s] + leak * step * (kept * side[s] + side[s + 1]) / 2
+    return np.asarray(value)
+
+
+def resting_coefficient(attention: Attention, *, weight_decay: float, attention_decay: float) -> float:
+    """The factor before ``sum_k v_k^2`` where training with weight decay has come to rest.
+
+    ``z^2 = (lambda_w / lambda_z) sum v^2`` (linear), ``z = lambda_w / (T lambda_z) sum v^2`` (exp), with no
+    constant and no rates: at equal decays and rates, exp attention's logits are twice what Theorem 1 says.
+    """
+    _unnormalised(attention, "resting_coefficient")
+    if not (attention_decay > 0 and weight_decay > 0):
+        raise InputError(
+            f"resting_coefficient: weight_decay = {weight_decay!r} and attention_decay = {attention_decay!r} "
+            "must be above 0; without decay of both there need be no rest."
+        )
+    ratio = weight_decay / attention_decay
+    return ratio if attention.kind == "linear" else ratio / attention.temperature
+
+
+def momentum_drift(
+    attention: Attention,
+    context_weights: Array,
+    logits: Array,
+    *,
+    momentum: float,
+    weight_rate: float = 1.0,
+    attention_rate: float = 1.0,
+) -> Array:
+    """How far heavy-ball steps move C, exactly, from the path at *every* step; (S, ..., M), 0 first.
+
+    With ``e_s = -coef sum_k (Delta v_k(s))^2`` (exp), plus ``(Delta z(s))^2`` (linear, coef for squares),
+
+        C(n) - C(0) = sum_{s<n} e_s (1 + 2 beta (1 - beta^{n-1-s}) / (1 - beta)),
+
+    no remainder, for any batches, gradients and step sizes, both parameters with the same ``momentum`` and
+    buffers empty at the first step. ``momentum = 0`` is plain descent. For exp attention never positive.
+
+    Args:
+        attention: linear or exp.
+        context_weights: v (S, ..., K, M), one moment a step.
+        logits: z (S, ..., M).
+        momentum: beta in [0, 1).
+        weight_rate: ``eta_w``.
+        attention_rate: ``eta_z``.
+    """
+    _unnormalised(attention, "momentum_drift")
+    if not 0 <= momentum < 1:
+        raise InputError(f"momentum_drift: momentum = {momentum!r} must lie in [0, 1).")
+    v, z = np.asarray(context_weights, dtype=np.float64), np.asarray(logits, dtype=np.float64)
+    if v.ndim < 3 or z.shape != (*v.shape[:-2], v.shape[-1]):
+        raise InputError(
+            f"momentum_drift: context_weights {v.shape} and logits {z.shape} do not match; give "
+            "(steps, ..., nodes, tokens) and (steps, ..., tokens)."
+        )
+    coefficient = logit_coefficient(attention, weight_rate=weight_rate, attention_rate=attention_rate)
+    error = -coefficient * np.square(np.diff(v, axis=0)).sum(axis=-2)
+    if attention.kind == "linear":
+        error = error + np.square(np.diff(z, axis=0))
+    # The buffers' own mismatch, rho_s = beta (rho_{s-1} + 2 e_{s-1}), adds to C at each later step.
+    mismatch = lfilter([0.0, 2 * momentum], [1.0, -momentum], error, axis=0)
+    drift = np.zeros_like(z)
+    drift[1:] = np.cumsum(error + mismatch, axis=0)
+    return drift
+
+
+def adam_pace(steps: int, *, betas: tuple[float, float] = (0.9, 0.999)) -> Array:
+    """``r(n)``, n = 1 ... steps: Adam's ``z / |v|`` in units of ``eta_z / eta_w``, the same for all tokens.
+
+    From zero weights and logits, with Adam on both (bias-corrected, epsilon negligible), as long as the
+    gradients of the weights stay nearly constant (the weights still small): then ``|v_kl| = eta_w n``, the
+    logits' gradient grows like ``s - 1``, and ``r(n) = (1/n) sum_{s<=n} mhat_s / sqrt(vhat_s)`` on that ramp.
+    Rises towards sqrt(3) while ``1/(1 - beta_1) << n << 1/(1 - beta_2)`` (to 1.563 at n = 784 with the usual
+    betas), and falls to 1 long after.
+    """
+    if steps < 1 or not all(0 <= beta < 1 for beta in betas):
+        raise InputError(f"adam_pace: steps = {steps} must be at least 1, betas {betas} in [0, 1).")
+    ramp = np.arange(steps, dtype=np.float64)
+    count = np.arange(1, steps + 1)
+    first, second = betas
+    mean = lfilter([1 - first], [1.0, -first], ramp) / (1 - first**count)
+    square = lfilter([1 - second], [1.0, -second], ramp**2) / (1 - second**count)
+    step = np.divide(mean, np.sqrt(square), out=np.zeros(steps), where=square > 0)
+    return np.asarray(np.cumsum(step) / count)
+
+
+def _unnormalised(attention: Attention, where: str) -> None:
+    if attention.kind == "softmax":
+        raise InputError(
+            f"{where}: softmax attention has no such law (its invariant needs an integral over the path); "
+            "give linear or exp attention."
+        )
