@@ -98,6 +98,23 @@ def attention_entropy(v: ArrayLike, temperature: float = 2.0) -> Array:
     return np.asarray(logsumexp(logits, axis=-1) - np.sum(p * logits, axis=-1))
 
 
+def acting_attention(times: ArrayLike, v: ArrayLike, mu: ArrayLike) -> tuple[Array, Array]:
+    """The attention that acts, read off a course as v'/(mu - v), normalised over components.
+
+    Between neighbouring ``times`` (n,) it is the increment of ln 1/(1 - v/mu) for ``v`` of shape (n, m);
+    returns it and the weights in between, both (n - 1, m) or fewer: rows where some 1 - v/mu has become
+    rounding are left out.
+    """
+    weights = np.asarray(v, dtype=np.float64)
+    gap = 1.0 - weights / np.asarray(mu, dtype=np.float64)
+    told = np.flatnonzero(np.all(gap > 1e-9, axis=1))
+    if told.size < 2:
+        raise InputError("acting_attention: no two times at which every v is still below its mu.")
+    slopes = np.diff(-np.log(gap[told]), axis=0) / np.diff(np.asarray(times)[told])[:, None]
+    between = 0.5 * (weights[told][1:] + weights[told][:-1])
+    return slopes / slopes.sum(axis=1, keepdims=True), between
+
+
 def script_dynamics(
     mu: ArrayLike,
     *,

@@ -61,7 +61,9 @@ class Course:
     @property
     def v(self) -> Array:
         """The weights, (n, m)."""
-        return np.asarray(np.where(self.side > 0, -np.expm1(-self.log_inverse_delta), 1 + self.delta) * self.mu)
+        return np.asarray(
+            np.where(self.side > 0, -np.expm1(-self.log_inverse_delta), 1 + self.delta) * self.mu
+        )
 
     @property
     def delta(self) -> Array:
@@ -291,7 +293,9 @@ def _components(mu: ArrayLike, v0: ArrayLike, kappa: float) -> tuple[Array, Arra
     if m.ndim != 1 or m.size == 0 or not np.all(np.isfinite(m)):
         raise InputError("salience: mu must be a vector of finite numbers, at least one.")
     if np.any(m == 0):
-        raise InputError("salience: a component of mu is 0, where delta = 1 - v/mu means nothing; leave it out.")
+        raise InputError(
+            "salience: a component of mu is 0, where delta = 1 - v/mu means nothing; leave it out."
+        )
     if np.any(0.5 * kappa * m**2 > _LARGEST_EXPONENT):
         worst = float(np.max(np.abs(m)))
         raise InputError(

@@ -32,15 +32,15 @@ def linear_attention_time(v: ArrayLike, mu: ArrayLike, c: ArrayLike, *, v0: Arra
     at, m, offset, start = np.broadcast_arrays(*(np.asarray(a, dtype=np.float64) for a in (v, mu, c, v0)))
     _check(m, offset, start)
     if np.any((at < start) | (at >= m)):
-        raise InputError("linear_attention_time: v must lie in [v0, mu); it rises from v0 and never reaches mu.")
+        raise InputError(
+            "linear_attention_time: v must lie in [v0, mu); it rises from v0 and never reaches mu."
+        )
     final_rate = np.sqrt(m * m + offset)
     gain = np.log(_progress(at, m, offset) / _progress(start, m, offset))
     return np.asarray((gain + np.log((m - start) / (m - at))) / final_rate)
 
 
-def solve_linear_attention(
-    mu: ArrayLike, times: ArrayLike, *, c: ArrayLike, v0: ArrayLike = 0.0
-) -> Course:
+def solve_linear_attention(mu: ArrayLike, times: ArrayLike, *, c: ArrayLike, v0: ArrayLike = 0.0) -> Course:
     """Linear attention solved in closed form for all components and times.
 
     With K(t) = K(v0) exp(S t) (see :func:`linear_attention_time`), S sqrt(v^2 + c) = A - B v for
