@@ -1,0 +1,291 @@
+"""The draft "Multi-layer Analysis" (CDAG): its theorem, its weight, its recursion, its Eq. 2-3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joma.reporting.claims import Claim, correct, judge, within
+from joma.theory import feature_graph as graph
+
+Array = NDArray[np.float64]
+SOURCE = "CDAG Thm 1"
+ROUNDING = 1e-10
+"""acos loses up to half the digits next to 1; everything else here is exact to rounding."""
+
+
+def _directions(random: np.random.Generator, count: int, samples: int) -> Array:
+    vectors = random.standard_normal((count, samples))
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True))
+
+
+def _random_signals(random: np.random.Generator, count: int, samples: int) -> graph.Signals:
+    """Independent directions that meet the printed hypotheses with some positive C's."""
+    signals = graph.Signals(*(_directions(random, count, samples) for _ in range(4)))
+    first, second, _ = signals.hypotheses()
+    kept = (first > 0) & (second > 0)
+    return graph.Signals(*(x[kept] for x in _four(signals)))
+
+
+def _four(signals: graph.Signals) -> tuple[Array, Array, Array, Array]:
+    return signals.label, signals.latent, signals.feature, signals.gradient
+
+
+def theorem() -> list[Claim]:
+    """The statement as printed, the sharp condition, and how often the printed one fails."""
+    example = graph.counterexample()
+    printed = float(example.conclusion())
+    hypotheses = [float(value) for value in example.hypotheses()]
+
+    random = np.random.default_rng(1)
+    sizes = (2, 3, 50)
+    gap, below, rates, expected, errors = [], [], [], [], []
+    for samples in sizes:
+        signals = _random_signals(random, 60_000, samples)
+        first, second, third = signals.hypotheses()
+        conclusion = signals.conclusion()
+        gap.append(float((conclusion - graph.guaranteed_correlation(first, second, third)).min()))
+        rate = float((conclusion <= 0).mean())
+        rates.append(rate)
+        expected.append(graph.violation_rate(samples))
+        errors.append(abs(rate - expected[-1]) / np.sqrt(rate * (1 - rate) / len(conclusion)))
+        passed, feature = graph.correlation(signals.latent, signals.gradient), second
+        enough = np.abs(passed) > np.sqrt(1 - feature**2)
+        bound = graph.guaranteed_without_label(passed[enough], feature[enough])
+        if enough.any():
+            below.append(float((conclusion[enough] - bound).min()))
+
+    # Just inside the condition every conclusion is positive, just outside one is negative.
+    attained, signs = 0.0, []
+    for c1, c2, c3 in (
+        (0.9, 0.95, 0.9),
+        (0.5, 0.99, 0.9),
+        (0.8, 0.9, -0.99),
+        (0.97, 0.7, 0.97),
+        (0.5, 0.7, 0.5),
+    ):
+        extreme = graph.extremal_signals(c1, c2, c3)
+        bound_here = float(graph.guaranteed_correlation(c1, c2, c3))
+        attained = max(attained, abs(float(extreme.conclusion()) - bound_here))
+        excess = float(graph.angle_sum(c1, c2, c3)) - np.pi / 2
+        signs.append((bound_here > 0) == (excess < 0))
+
+    large = 1e3
+    scaled = graph.Signals(*(large * x for x in _four(example)))
+    scaled_hypotheses = min(float(value) for value in scaled.hypotheses(normalised=False))
+    cosines = [float(value) for value in scaled.hypotheses()]
+    return [
+        correct(
+            id="cdag.theorem1",
+            source=SOURCE,
+            printed="corr(z_alpha, s) > 0, corr(z_beta, f_k) > 0, |corr(z_alpha, z_beta)| > 0 give "
+            "corr(z_beta, g_jk) > 0.",
+            right="For unit signals it holds if and only if acos C1 + acos C2 + acos C3 < pi/2; then "
+            "corr(z_beta, g_jk) >= cos(a + b) cos(a + b + c).",
+            printed_error=max(0.0, -printed),
+            error=max(0.0, -min(gap)),
+            tolerance=ROUNDING,
+            evidence=f"counterexample: hypotheses {', '.join(f'{h:.3f}' for h in hypotheses)}, "
+            f"conclusion {printed:.4f}; random signals over 2, 3, 50 samples fall short of the bound by at "
+            f"most {max(0.0, -min(gap)):.1e}",
+        ),
+        judge(
+            attained <= ROUNDING and all(signs),
+            id="cdag.sharp",
+            source=SOURCE,
+            statement="The corrected condition and its bound cannot be improved: planar signals attain them.",
+            expected="attained to rounding, on both sides of pi/2",
+            measured=attained,
+            tolerance=ROUNDING,
+            evidence="five choices of (C1, C2, C3), two inside the condition, three outside",
+        ),
+        judge(
+            max(errors) <= 4,
+            id="cdag.coin",
+            source=SOURCE,
+            statement="Among random signals that meet the hypotheses, the conclusion fails at the rate "
+            "E[theta | theta < pi/2] / pi: 1/4 for two samples, 1/pi for three, towards 1/2 for many.",
+            expected="within 4 standard errors",
+            measured=max(errors),
+            tolerance=4.0,
+            evidence="; ".join(
+                f"n = {n}: {rate:.4f}, predicted {law:.4f}"
+                for n, rate, law in zip(sizes, rates, expected, strict=True)
+            ),
+        ),
+        within(
+            max(0.0, -min(below)),
+            ROUNDING,
+            id="cdag.weaker",
+            source=SOURCE,
+            statement="|corr(z_beta, s)| > sqrt(1 - C2^2) is enough, without any label.",
+            evidence="random signals over 2, 3, 50 samples that meet it: shortfall below cos(t) cos(t + c)",
+        ),
+        correct(
+            id="cdag.normalisation",
+            source="CDAG Sec. 1.1",
+            printed="corr is the inner product over the data, and large thresholds C1, C2, C3 suffice.",
+            right="Only cosines can be compared with thresholds: they do not change with the signals' scale.",
+            printed_error=max(0.0, -float(scaled.conclusion(normalised=False))),
+            error=max(abs(a - b) for a, b in zip(cosines, hypotheses, strict=True)),
+            tolerance=ROUNDING,
+            evidence=f"counterexample scaled by {large:g}: all hypotheses above {scaled_hypotheses:.3g}, the "
+            "conclusion still negative; cosines unchanged",
+        ),
+    ]
+
+
+def weight() -> list[Claim]:
+    """What w_jk is: the first step, not the weight."""
+    random = np.random.default_rng(2)
+    feature, gradient = random.standard_normal((2, 40))
+    start, rate, steps = 0.3, 0.05, 400
+    target = float(graph.correlation(feature, gradient, normalised=False))
+    start = -start * np.sign(target)  # a small start of the wrong sign
+    walked, crossed = float(start), None
+    for index in range(steps):
+        walked += rate / 100 * target
+        if crossed is None and walked * target > 0:
+            crossed = (index + 1) * rate / 100
+    law = float(graph.weight_flow(feature, gradient, times=steps * rate / 100, start=start, rate=1.0))
+    onset = graph.onset(feature, gradient, start=start)
+    return [
+        correct(
+            id="cdag.weight",
+            source=f"{SOURCE}, proof",
+            printed="w_jk = corr(f_k, s) by the gradient rule.",
+            right="Its first step from zero; with stationary signals w(t) = w(0) + eta t corr(f_k, s).",
+            printed_error=abs(target - walked),
+            error=abs(law - walked),
+            tolerance=ROUNDING,
+            evidence=f"{steps} steps of gradient ascent on random signals of 40 samples",
+        ),
+        judge(
+            crossed is not None and 0 <= crossed - onset <= rate / 100,
+            id="cdag.onset",
+            source=f"{SOURCE}, proof",
+            statement="A start of the wrong sign passes the wrong sign back until t = |w(0)| / |eta corr|.",
+            expected="the first step after that time",
+            measured=np.nan if crossed is None else crossed - onset,
+            tolerance=rate / 100,
+            evidence="steps of gradient ascent on random signals of 40 samples",
+        ),
+    ]
+
+
+def recursion() -> list[Claim]:
+    """The step to the next level, through the child's own nonlinearity."""
+    latent, feature = np.array([1.0, 1.0]), np.array([1.0, 0.0])
+    near_feature = float(graph.correlation(latent, feature, normalised=False))
+    passed, gate = np.array([-0.1, 1.0]), np.array([1.0, 0.0])
+    before = float(graph.correlation(latent, passed, normalised=False))
+    after = float(graph.correlation(latent, gate * passed, normalised=False))
+
+    random = np.random.default_rng(3)
+    short = 0.0
+    tested = 0
+    for samples in (2, 3, 6, 20):
+        z = _directions(random, 40_000, samples)
+        # Features and gradients in a range of distances from the latent, so that the condition is often met.
+        f = np.maximum(z + random.uniform(0, 2, (len(z), 1)) * _directions(random, len(z), samples), 0)
+        g = z + random.uniform(0, 1.5, (len(z), 1)) * _directions(random, len(z), samples)
+        alive = np.linalg.norm(f, axis=-1) > 0
+        z, f, g = z[alive], f[alive], g[alive]
+        near, agreed = graph.correlation(z, f), graph.correlation(z, g)
+        met = (near > 0) & (agreed > 0) & (near**2 + agreed**2 > 1)
+        z, f, g = z[met], f[met], g[met]
+        bound = graph.gated_correlation_bound(np.minimum(agreed[met], 1), np.minimum(near[met], 1))
+        short = max(short, float((bound - graph.correlation(z, (f > 0) * g)).max()))
+        tested += len(z)
+    depths = {angle: graph.recursion_depth(*(np.cos(np.deg2rad(angle)),) * 3) for angle in (1, 5, 15, 25, 31)}
+    return [
+        correct(
+            id="cdag.recursion",
+            source="CDAG Sec. 1.2",
+            printed="corr(z_beta, f_k) and corr(z_beta, g_k) large make corr(z_beta, sigma'_k g_k) large.",
+            right="For ReLU: cos(z_beta, sigma'_k g_k) >= sqrt(C^2 + C2^2 - 1), C and C2 the two cosines, if "
+            "C^2 + C2^2 > 1.",
+            printed_error=max(0.0, -after),
+            error=max(0.0, short),
+            tolerance=ROUNDING,
+            evidence=f"z = (1, 1), f = (1, 0), g = (-.1, 1): correlations {near_feature:.0f}, {before:.1f}, "
+            f"then {after:.1f}; {tested} random ReLU features that meet the condition fall short by at most "
+            f"{max(0.0, short):.1e}",
+        ),
+        judge(
+            depths[31] == 0
+            and list(depths.values()) == sorted(depths.values(), reverse=True)
+            and depths[1] < 90,
+            id="cdag.depth",
+            source="CDAG Sec. 1.2",
+            statement="The recursion could continue. By the bound, sin^2 a' = sin^2(a + b) + sin^2 c, "
+            "it does, and ends before 90/x levels at an angle of x degrees for each of a, b, c.",
+            expected="fewer than 90 levels at 1 degree, fewer at more, none beyond 30",
+            measured=float(depths[1]),
+            tolerance=90.0,
+            evidence="levels reached: "
+            + ", ".join(f"{depth} at {angle} degrees" for angle, depth in depths.items()),
+        ),
+    ]
+
+
+def two_values() -> list[Claim]:
+    """Eq. 2 and 3: one latent, two values of the input."""
+    random = np.random.default_rng(4)
+    samples, width = 400, 6
+    latent = (random.uniform(size=samples) < 0.3).astype(np.int64)
+    centres = random.standard_normal((2, width))
+    weights = random.standard_normal(width)
+    exact_inputs = centres[latent]
+    spread_inputs = exact_inputs + random.standard_normal((samples, width))
+    gradient = latent - 1 / (1 + np.exp(-(exact_inputs @ weights)))  # a logistic loss on top of the node
+
+    def relative(inputs: Array, *, ideal: bool = False) -> float:
+        truth = graph.weight_gradient(weights, inputs, gradient, derivative=np.ones_like)
+        law = graph.two_valued_weight_gradient(
+            weights, inputs, gradient, latent, derivative=np.ones_like, ideal=ideal
+        )
+        return float(np.linalg.norm(law - truth) / np.linalg.norm(truth))
+
+    def relative_gated(inputs: Array) -> float:
+        truth = graph.weight_gradient(weights, inputs, gradient, derivative=_softplus_slope)
+        law = graph.two_valued_weight_gradient(weights, inputs, gradient, latent, derivative=_softplus_slope)
+        return float(np.linalg.norm(law - truth) / np.linalg.norm(truth))
+
+    return [
+        within(
+            relative_gated(exact_inputs),
+            ROUNDING,
+            id="cdag.equation2",
+            source="CDAG Eq. 2",
+            statement="w_j' is the sum over z = 1, 0 of sigma'(w . x) E[g | z] P[z] x, exactly if z gives x. "
+            "It breaks where x spreads around its class means, as the draft's own note would have it.",
+            null=relative_gated(spread_inputs),
+            null_description="inputs that spread around the two points, class means in the formula",
+            evidence=f"{samples} samples in {width} dimensions, softplus, logistic gradient: relative errors",
+        ),
+        correct(
+            id="cdag.equation3",
+            source="CDAG Eq. 3",
+            printed="E[g | z = 1] is about 1 and E[g | z = 0] about -1.",
+            right="E[g | z] as it is: for a logistic loss 1 - p and -p, which fall as the node learns.",
+            printed_error=relative(exact_inputs, ideal=True),
+            error=relative(exact_inputs),
+            tolerance=ROUNDING,
+            evidence=f"{samples} samples on two points, linear node, logistic gradient: relative errors",
+        ),
+    ]
+
+
+def _softplus_slope(preactivation: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-preactivation)))
+
+
+def cdag() -> list[Claim]:
+    """All of the draft."""
+    return [*theorem(), *weight(), *recursion(), *two_values()]
+
+
+CHECKS: dict[str, Callable[[], list[Claim]]] = {"cdag": cdag}
