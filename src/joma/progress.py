@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 if TYPE_CHECKING:
     import pandas
@@ -21,8 +22,10 @@ class Progress:
     whose parts survive a kill (see :mod:`joma.runs`).
     """
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, position: int = 0) -> None:
         self.quiet = quiet or not sys.stderr.isatty()
+        self.position = position
+        self._parent: int | None = None
 
     def track(
         self, items: Iterable[T], label: str, *, total: int | None = None, initial: int = 0
@@ -30,7 +33,7 @@ class Progress:
         """Iterate over ``items`` with a bar on stderr that appears after two seconds."""
         from tqdm import tqdm
 
-        yield from tqdm(
+        bar = tqdm(
             items,
             desc=label,
             total=total,
@@ -39,8 +42,15 @@ class Progress:
             delay=2.0,
             leave=False,
             dynamic_ncols=True,
+            position=self.position,
             file=sys.stderr,
         )
+        for item in bar:
+            if self._parent is not None and os.getppid() != self._parent:
+                # The process that asked for this was killed; whoever continues its run must find
+                # nobody else writing there.
+                os._exit(1)
+            yield item
 
     def part(self, name: str, compute: Callable[[], pandas.DataFrame]) -> pandas.DataFrame:
         """The table ``compute()`` returns, computed once: a run that is resumed finds it again.
@@ -53,6 +63,44 @@ class Progress:
     def checkpoint_folder(self, name: str) -> Path | None:
         """A folder for the checkpoints of an unfinished part, or None where nothing is kept."""
         return None
+
+    def parts(
+        self, computations: Mapping[str, Callable[[Progress], pandas.DataFrame]]
+    ) -> dict[str, pandas.DataFrame]:
+        """Several parts, in as many processes as there are cores; each is kept as it finishes.
+
+        The computations must be picklable (``functools.partial`` of a function at module level);
+        each is handed a Progress of its own. The tables do not depend on the number of processes.
+        """
+        import joblib
+
+        workers = min(usable_cores(), len(computations))
+        if workers < 2:
+            return {name: self.part(name, _bind(compute, self)) for name, compute in computations.items()}
+        jobs = [
+            joblib.delayed(_in_worker)(self._for_worker(number % workers), name, compute)
+            for number, (name, compute) in enumerate(computations.items())
+        ]
+        tables = joblib.Parallel(n_jobs=workers, batch_size=1, pre_dispatch="all")(jobs)
+        return dict(zip(computations, tables, strict=True))
+
+    def _for_worker(self, position: int) -> Self:
+        worker = copy.copy(self)
+        worker.position = position
+        worker._parent = os.getpid()
+        return worker
+
+
+def _bind(
+    compute: Callable[[Progress], pandas.DataFrame], progress: Progress
+) -> Callable[[], pandas.DataFrame]:
+    return lambda: compute(progress)
+
+
+def _in_worker(
+    progress: Progress, name: str, compute: Callable[[Progress], pandas.DataFrame]
+) -> pandas.DataFrame:
+    return progress.part(name, _bind(compute, progress))
 
 
 def usable_cores() -> int:

@@ -104,7 +104,7 @@ class Decoder(nn.Module):
         if length > longest:
             raise InputError(f"a sequence of {length} tokens is longer than the model's {longest} positions.")
         positions, mask = self.positions[:length], self.mask[:length, :length]
-        x = self.dropout(self.embedding(tokens) * math.sqrt(self.width) + positions)
+        x: Tensor = self.dropout(self.embedding(tokens) * math.sqrt(self.width) + positions)
         for number, layer in enumerate(self.layers):
             x = layer(x, mask, None if observe is None else lambda p, n=number: observe(n, p))
         return x

@@ -50,8 +50,11 @@ class Claim:
             raise InputError(f"claim {self.id}: verdict {self.verdict!r} is none of {VERDICTS}.")
 
     def as_dict(self) -> dict[str, object]:
-        """The fields, ready for JSON."""
-        return dataclasses.asdict(self)
+        """The fields, ready for JSON (which knows no NaN or infinity: they become None)."""
+        return {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in dataclasses.asdict(self).items()
+        }
 
 
 def judge(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; black comes from the theme.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8c6d31")
@@ -56,7 +59,9 @@ def style(theme: str = "light") -> Iterator[None]:
         yield
 
 
-def panels(rows: int = 1, columns: int = 1, *, width: float = 4.6, height: float = 3.2, **kwargs: Any):  # type: ignore[no-untyped-def]
+def panels(
+    rows: int = 1, columns: int = 1, *, width: float = 4.6, height: float = 3.2, **kwargs: Any
+) -> tuple[Figure, Any]:
     """A figure of ``rows`` x ``columns`` axes, each ``width`` x ``height`` inches.
 
     Returns the figure and a two-dimensional array of its axes. Further keywords go to

@@ -1,0 +1,47 @@
+"""All checks by group name, in the order of the papers, and how to run them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+
+from joma.errors import InputError, nearest
+from joma.progress import Progress
+from joma.reporting.claims import Claim
+
+MODULES = (
+    "block",
+    "invariants",
+    "winner_take_all",
+    "isotropic",
+    "critical_points",
+    "salience",
+    "latent_tree",
+    "feature_graph",
+    "coherence",
+    "optimizers",
+    "scan_snap",
+)
+
+
+def groups() -> dict[str, Callable[[], list[Claim]]]:
+    """Group name -> function that computes its claims."""
+    found: dict[str, Callable[[], list[Claim]]] = {}
+    for name in MODULES:
+        found.update(importlib.import_module(f"joma.checks.{name}").CHECKS)
+    return found
+
+
+def run_checks(names: Sequence[str] = (), progress: Progress | None = None) -> list[Claim]:
+    """The claims of the named groups, or of all.
+
+    Raises:
+        InputError: an unknown group; the message names the nearest.
+    """
+    known = groups()
+    for name in names:
+        if name not in known:
+            raise InputError(f"there is no group of checks {name!r}; {nearest(name, known)}")
+    chosen = list(names) or list(known)
+    progress = progress or Progress()
+    return [claim for name in progress.track(chosen, "joma check") for claim in known[name]()]

@@ -1,0 +1,185 @@
+"""Dip and bounce: does a noisy curve fall and rise again, when, how far, and could it be noise?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import isotonic_regression
+
+from joma.errors import InputError
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Dip:
+    """A valley of the smoothed curve."""
+
+    step: float
+    """Where the smoothed curve is lowest."""
+    value: float
+    """The smoothed curve there."""
+    depth: float
+    """How far it fell: the highest smoothed value before, minus ``value``."""
+    rebound: float
+    """How far it rose again: the highest smoothed value after, minus ``value``."""
+    rebound_step: float
+    """Where that highest value after the dip stands."""
+
+
+@dataclass(frozen=True)
+class Bounce:
+    """What :func:`bounce` finds on a curve."""
+
+    main: Dip
+    """The lowest valley."""
+    transients: tuple[Dip, ...]
+    """Valleys before the main one that fall and recover by more than the noise, in order."""
+    dip_probability: float
+    """Share of the null's curves that dip at least as deeply."""
+    dip_null: float
+    """Depth that one null curve in twenty exceeds."""
+    rebound_probability: float
+    """Share of the null's curves that rebound at least as far."""
+    rebound_null: float
+    """Rebound that one null curve in twenty exceeds."""
+    noise: float
+    """Standard deviation of the curve about its smooth."""
+
+
+def smooth(values: ArrayLike, window: int) -> FloatArray:
+    """Centred moving average with triangular weights over ``window`` points (odd), shorter at the ends."""
+    curve = np.asarray(values, dtype=np.float64)
+    half = window // 2
+    weights = np.concatenate([np.arange(1, half + 2), np.arange(half, 0, -1)]).astype(np.float64)
+    total = np.convolve(np.ones_like(curve), weights, mode="full")[half : half + curve.size]
+    return np.convolve(curve, weights, mode="full")[half : half + curve.size] / total
+
+
+def bounce(
+    steps: ArrayLike,
+    values: ArrayLike,
+    *,
+    window: int | None = None,
+    null: str = "monotone",
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Bounce:
+    """Find the dip of a curve, its rebound, and the probability that either is noise.
+
+    The curve is smoothed over ``window`` points (an odd number; by default about a twentieth of the
+    curve, at least 3). The *main* dip is the smooth's lowest point. Against it stands a null:
+
+    - ``null="monotone"``: for the dip, curves that never fall, and for the rebound, curves that
+      never rise: the best monotone fit, plus the noise about the smooth drawn again in blocks of
+      twice the window (a circular block bootstrap, so that its autocorrelation stays);
+    - ``null="shuffled"``: the curve's own values in random order, for both.
+
+    The null's curves are smoothed and measured like the curve itself. Both probabilities are
+    (1 + hits) / (1 + resamples), so never zero. *Transients* are valleys before the main dip whose
+    depth and rebound both exceed three standard deviations of the noise.
+
+    Args:
+        steps: (n,) increasing; training steps, or any other time.
+        values: (n,) finite; attention entropy in nats, a stable rank, ...
+        resamples: curves drawn for each null.
+
+    Raises:
+        InputError: fewer than 8 points, unequal lengths, steps that do not increase, values that
+            are not finite, an even window, or an unknown null.
+    """
+    if null not in ("monotone", "shuffled"):
+        raise InputError(f"bounce: null = {null!r} is neither 'monotone' nor 'shuffled'.")
+    time = np.asarray(steps, dtype=np.float64)
+    curve = np.asarray(values, dtype=np.float64)
+    _check(time, curve, window)
+    if window is None:
+        window = max(3, 2 * (curve.size // 40) + 1)
+    level = smooth(curve, window)
+    main = _dip_at(time, level, int(np.argmin(level)))
+    # A smooth over few points follows the noise: restore the variance that it took away.
+    half = window // 2
+    weights = np.concatenate([np.arange(1, half + 2), np.arange(half, 0, -1)]) / (half + 1) ** 2
+    kept = 1.0 - 2.0 * weights[half] + float(np.sum(weights**2))
+    residuals = (curve - level) / np.sqrt(kept)
+    noise = float(np.std(residuals))
+
+    random = np.random.default_rng(seed)
+    if null == "shuffled":
+        never_falling = never_rising = random.permuted(np.tile(curve, (resamples, 1)), axis=1)
+    else:
+        noisy = _blocks(residuals, 2 * window, resamples, random)
+        never_falling = isotonic_regression(curve, increasing=True).x + noisy
+        never_rising = isotonic_regression(curve, increasing=False).x + noisy
+    depths = _depths(_smooth_rows(never_falling, window))
+    rises = _rebounds(_smooth_rows(never_rising, window))
+    return Bounce(
+        main=main,
+        transients=_transients(time, level, int(np.argmin(level)), 3.0 * noise),
+        dip_probability=float(1 + np.sum(depths >= main.depth)) / (1 + resamples),
+        dip_null=float(np.quantile(depths, 0.95)),
+        rebound_null=float(np.quantile(rises, 0.95)),
+        rebound_probability=float(1 + np.sum(rises >= main.rebound)) / (1 + resamples),
+        noise=noise,
+    )
+
+
+def _check(time: FloatArray, curve: FloatArray, window: int | None) -> None:
+    if time.ndim != 1 or time.shape != curve.shape:
+        raise InputError(f"bounce: steps {time.shape} and values {curve.shape} must be equally long vectors.")
+    if time.size < 8:
+        raise InputError(f"bounce: {time.size} points are too few to tell a dip from noise; give at least 8.")
+    if not np.all(np.isfinite(curve)):
+        where = time[~np.isfinite(curve)][0]
+        raise InputError(f"bounce: the value at step {where:g} is not finite; leave such points out.")
+    if not np.all(np.diff(time) > 0):
+        raise InputError("bounce: steps must increase; sort the curve and drop repeated steps.")
+    if window is not None and (window < 1 or window % 2 == 0 or window > curve.size):
+        raise InputError(f"bounce: window = {window} must be odd and between 1 and the {curve.size} points.")
+
+
+def _dip_at(time: FloatArray, level: FloatArray, index: int) -> Dip:
+    """The valley whose floor is at ``index``, from where the smooth leaves it to either side."""
+    lower = np.flatnonzero(level < level[index])
+    begin = lower[lower < index].max(initial=-1) + 1
+    end = lower[lower > index].min(initial=level.size)
+    after = index + int(np.argmax(level[index:end]))
+    return Dip(
+        step=float(time[index]),
+        value=float(level[index]),
+        depth=float(level[begin : index + 1].max() - level[index]),
+        rebound=float(level[after] - level[index]),
+        rebound_step=float(time[after]),
+    )
+
+
+def _transients(time: FloatArray, level: FloatArray, main: int, least: float) -> tuple[Dip, ...]:
+    floors = [i for i in range(1, main) if level[i] < level[i - 1] and level[i] <= level[i + 1]]
+    dips = (_dip_at(time, level, i) for i in floors)
+    return tuple(dip for dip in dips if min(dip.depth, dip.rebound) > least)
+
+
+def _smooth_rows(rows: FloatArray, window: int) -> FloatArray:
+    return np.stack([smooth(row, window) for row in rows])
+
+
+def _depths(levels: FloatArray) -> FloatArray:
+    """Per row: the largest value before the row's minimum, minus that minimum."""
+    floor = np.argmin(levels, axis=1)
+    before = np.maximum.accumulate(levels, axis=1)
+    rows = np.arange(len(levels))
+    return np.asarray(before[rows, floor] - levels[rows, floor])
+
+
+def _rebounds(levels: FloatArray) -> FloatArray:
+    return _depths(levels[:, ::-1])
+
+
+def _blocks(residuals: FloatArray, length: int, count: int, random: np.random.Generator) -> FloatArray:
+    """``count`` curves of residuals drawn in circular blocks (a circular block bootstrap)."""
+    size = residuals.size
+    starts = random.integers(0, size, size=(count, -(-size // length)))
+    index = (starts[:, :, None] + np.arange(length)) % size
+    return np.asarray(residuals[index.reshape(count, -1)[:, :size]])

@@ -1,0 +1,144 @@
+"""The report: results as one self-contained HTML page, readable on a phone, in print, light and dark."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joma.errors import InputError
+from joma.files import write_text
+from joma.reporting.claims import VERDICTS, Claim
+from joma.reporting.terminal import tally
+
+if TYPE_CHECKING:
+    import pandas
+
+    from joma.runs import Run
+
+ROWS_SHOWN = 30
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """The first rows of a table, as the page shows them."""
+
+    name: str
+    columns: list[str]
+    rows: list[list[str]]
+    total: int
+
+
+@dataclass(frozen=True)
+class Section:
+    """One run, as the page shows it."""
+
+    anchor: str
+    heading: str
+    title: str
+    reproduces: str
+    directory: str
+    settings: dict[str, str]
+    versions: dict[str, str]
+    claims: list[Claim]
+    tally: str
+    counts: dict[str, int]
+    tables: list[Excerpt]
+    figure: str | None
+    figure_dark: str | None
+
+
+def write_report(runs: Sequence[Run], path: Path) -> Path:
+    """Write the page about these runs and return its path.
+
+    The page is one file: figures are embedded, there is no script, and its own policy forbids every
+    request. Whatever a table holds (tokens with markup, too) is shown as text.
+
+    Raises:
+        InputError: no run was given.
+    """
+    if not runs:
+        raise InputError("a report needs at least one run.")
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("joma", "reporting"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = format_number
+    sections = [_section(run, number) for number, run in enumerate(runs)]
+    claims = [claim for run in runs for claim in run.claims]
+    page = environment.get_template("page.html").render(
+        sections=sections,
+        verdicts=VERDICTS,
+        counts=Counter(claim.verdict for claim in claims),
+        total=len(claims),
+        tally=tally(claims),
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        versions=sections[0].versions,
+    )
+    write_text(path, page)
+    return path
+
+
+def format_number(value: Any) -> str:
+    """Numbers to four digits, everything else as text; empty for what is missing."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, int) or (value == int(value) and abs(value) < 1e6):
+        return str(int(value))
+    return f"{value:.4g}"
+
+
+def _section(run: Run, number: int) -> Section:
+    name = str(run.settings["experiment"])
+    preset = run.settings.get("preset")
+    return Section(
+        anchor=f"run-{number}",
+        heading=f"{name} ({preset})" if preset else name,
+        title=str(run.settings.get("title", "")),
+        reproduces=str(run.settings.get("reproduces", "")),
+        directory=run.directory.name,
+        settings={key: format_setting(value) for key, value in (run.settings.get("settings") or {}).items()},
+        versions={key: str(value) for key, value in (run.settings.get("versions") or {}).items()},
+        claims=run.claims,
+        tally=tally(run.claims),
+        counts=Counter(claim.verdict for claim in run.claims),
+        tables=[_excerpt(name, table) for name, table in run.tables.items()],
+        figure=_data_uri(run.directory / "figure.png"),
+        figure_dark=_data_uri(run.directory / "figure-dark.png"),
+    )
+
+
+def format_setting(value: Any) -> str:
+    """A setting as one would type it: ``none`` for None, lists with commas."""
+    if value is None:
+        return "none"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return str(value)
+
+
+def _excerpt(name: str, table: pandas.DataFrame) -> Excerpt:
+    # Rows from the whole length of a long table say more than its first ones.
+    step = max(1, -(-len(table) // ROWS_SHOWN))
+    shown = table.iloc[::step]
+    columns = [str(column) for column in table.columns]
+    rows = [[format_number(value) for value in row] for row in shown.astype(object).to_numpy().tolist()]
+    return Excerpt(name=name, columns=columns, rows=rows, total=len(table))
+
+
+def _data_uri(path: Path) -> str | None:
+    if not path.exists():
+        return None
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode("ascii")
