@@ -1,0 +1,277 @@
+"""Almost orthogonal embeddings (JoMA Sec. 7): what becomes of Theorem 1, and the dimensions they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from joma.dynamics import block_flow
+from joma.reporting.claims import Claim, judge, within
+from joma.theory.activation import activation
+from joma.theory.attention import Array, Attention, AttentionKind
+from joma.theory.block import Block, Embeddings
+from joma.theory.coherence import (
+    attention_side,
+    coherence,
+    drift,
+    drift_bound,
+    lemma_dimension,
+    path_drift,
+    printed_dimension,
+    random_coherence,
+    random_dimension,
+    random_embeddings,
+    surviving_invariant,
+    typical_drift,
+    welch_bound,
+)
+
+TOKENS, NODES, SAMPLES = 8, 2, 20
+WHERE = "JoMA Sec. 7 (Thm 1 'will have additional epsilon-related terms')"
+
+
+@dataclass(frozen=True)
+class _Course:
+    vectors: Array
+    trajectory: block_flow.Trajectory
+    side: Array
+
+    @property
+    def gram(self) -> Array:
+        return np.asarray(self.vectors.T @ self.vectors)
+
+    @property
+    def accumulated(self) -> Array:
+        """``a_k(t)``, recovered from the weights; the embeddings must be linearly independent."""
+        moved = self.trajectory.weights - self.trajectory.weights[0]
+        return np.asarray(moved @ np.linalg.pinv(self.vectors).T)
+
+    @property
+    def drift(self) -> Array:
+        return drift(self.side, self.trajectory.context_weights)
+
+
+def _train(kind: AttentionKind, vectors: Array, *, moments: int = 800, start: float = 0.3) -> _Course:
+    """A flow on random data; ``tanh`` nodes, no residual, rates and temperature of no special value."""
+    rng = np.random.default_rng(0)
+    dimension, tokens = vectors.shape
+    attention = Attention(kind=kind, temperature=0.7)
+    block = Block(Embeddings(vectors, np.zeros(dimension)), attention, activation("tanh"))
+    trajectory = block_flow.solve(
+        block,
+        rng.dirichlet(np.ones(tokens), SAMPLES),
+        rng.normal(size=(SAMPLES, NODES)),
+        weights=start * rng.normal(size=(NODES, dimension)),
+        logits=0.3 * rng.normal(size=tokens) + np.full(tokens, float(kind == "linear")),
+        times=np.linspace(0.0, 3.0, moments),
+        weight_rate=1.4,
+        attention_rate=0.8,
+    )
+    side = attention_side(
+        attention,
+        trajectory.logits,
+        correction=trajectory.correction,
+        weight_rate=1.4,
+        attention_rate=0.8,
+    )
+    return _Course(vectors, trajectory, side)
+
+
+def _largest(values: Array) -> float:
+    return float(np.abs(values).max())
+
+
+def _invariants() -> list[Claim]:
+    claims = []
+    crowded = random_embeddings(TOKENS, 5, seed=1)  # more tokens than dimensions
+    roomy = random_embeddings(TOKENS, 11, seed=1)
+    kinds: tuple[AttentionKind, ...] = ("linear", "exp", "softmax")
+    for kind in kinds:
+        course = _train(kind, crowded, moments=30)
+        kept = surviving_invariant(crowded, course.trajectory.weights, course.side)
+        claims.append(
+            within(
+                _largest(kept - kept[0]),
+                1e-9,
+                id=f"coherence.survivor_{kind}",
+                source=WHERE,
+                statement=f"{kind} attention: of Theorem 1's invariants their sum survives any embeddings, "
+                "as sum_l Q_l - sum_k |w_k|^2 / 2.",
+                null=_largest(course.drift),
+                null_description="drift of the single tokens' invariants in the same run",
+                evidence=f"{TOKENS} random unit vectors in 5 dimensions, coherence {coherence(crowded):.2f}.",
+            )
+        )
+        course = _train(kind, roomy)
+        exact = path_drift(course.gram, course.trajectory.context_weights, course.accumulated)
+        claims.append(
+            within(
+                _largest(exact - course.drift) / _largest(course.drift),
+                1e-5,
+                id=f"coherence.exact_{kind}",
+                source=WHERE,
+                statement=f"{kind} attention: the epsilon-related term is -sum_k int v_k (E da_k), exactly.",
+                evidence=f"Relative error of the line integral over 800 moments (midpoint rule); coherence "
+                f"{coherence(roomy):.2f}, drift {_largest(course.drift):.3g}.",
+            )
+        )
+        bound = drift_bound(
+            coherence(roomy),
+            np.abs(course.trajectory.context_weights).max(axis=0),
+            np.abs(np.diff(course.accumulated, axis=0)).sum(axis=0),
+        )
+        ratio = float((np.abs(course.drift).max(axis=0) / bound).max())
+        claims.append(
+            judge(
+                ratio <= 1,
+                id=f"coherence.bound_{kind}",
+                source=WHERE,
+                statement=f"{kind} attention: the drift is at most epsilon sum_k sup|v_kl| sum_m int|da_km|.",
+                expected="at most 1 of the bound",
+                measured=ratio,
+                tolerance=1.0,
+                evidence=f"Largest share of it over tokens and time, coherence {coherence(roomy):.2f}.",
+            )
+        )
+    return claims
+
+
+def _with_gram(gram: Array) -> _Course:
+    """Exp attention from zero weights; the embeddings enter the course by their Gram matrix alone."""
+    return _train("exp", np.asarray(np.linalg.cholesky(gram).T), moments=400, start=0.0)
+
+
+def _order() -> list[Claim]:
+    base = random_embeddings(TOKENS, 64, seed=0)
+    overlap = base.T @ base - np.eye(TOKENS)
+    scales = np.array([0.5, 0.25, 0.125, 0.0625])
+    epsilons, drifts, rests = scales * coherence(base), [], []
+    for scale in scales:
+        course = _with_gram(np.eye(TOKENS) + scale * overlap)
+        actual = course.drift[-1]
+        drifts.append(_largest(actual))
+        rests.append(_largest(actual - path_drift(course.gram, course.trajectory.context_weights)[-1]))
+
+    def slope(values: list[float]) -> float:
+        return float(np.polyfit(np.log(epsilons), np.log(values), 1)[0])
+
+    dimension, squares, predictions = 512, [], []
+    for seed in range(64):
+        vectors = random_embeddings(TOKENS, dimension, seed=seed)
+        course = _with_gram(vectors.T @ vectors)
+        squares.append(np.mean(course.drift[-1] ** 2))
+        predictions.append(np.mean(typical_drift(course.trajectory.context_weights[-1], dimension) ** 2))
+    ratio = float(np.sqrt(np.mean(squares) / np.mean(predictions)))
+    listed = ", ".join(f"{value:.3g}" for value in epsilons)
+    return [
+        judge(
+            abs(slope(drifts) - 1) < 0.15,
+            id="coherence.order",
+            source=WHERE,
+            statement="The invariants drift at first order in the coherence epsilon.",
+            expected="log-log slope in epsilon of 1",
+            measured=slope(drifts),
+            tolerance=0.15,
+            evidence=f"Exp attention, epsilon = {listed}: drift "
+            + ", ".join(f"{d:.3g}" for d in drifts)
+            + ".",
+        ),
+        judge(
+            abs(slope(rests) - 2) < 0.3,
+            id="coherence.second_order",
+            source=WHERE,
+            statement="With the first-order term put in (a line integral of v alone), what is left is of "
+            "second order.",
+            expected="log-log slope in epsilon of 2",
+            measured=slope(rests),
+            tolerance=0.3,
+            evidence="The same runs: left over " + ", ".join(f"{rest:.3g}" for rest in rests) + ".",
+        ),
+        within(
+            abs(ratio - 1),
+            0.25,
+            id="coherence.typical",
+            source=WHERE,
+            statement="For random embeddings the drift is of size |v_l||v| / (2 sqrt d), with no ln M.",
+            evidence=f"Root mean square over tokens and 64 sets of embeddings in d = {dimension}: measured "
+            f"over predicted is {ratio:.3f}.",
+        ),
+    ]
+
+
+def _dimensions() -> list[Claim]:
+    tokens, epsilon, seeds = 300, 0.3, 40
+    least, printed = random_dimension(tokens, epsilon), printed_dimension(tokens, epsilon)
+    lemma = lemma_dimension(tokens, epsilon)
+
+    def worst(dimension: int, count: int) -> Array:
+        return np.array([coherence(random_embeddings(tokens, dimension, seed=s)) for s in range(count)])
+
+    kept = float(np.mean(worst(least, seeds) <= epsilon))
+    at_printed = worst(round(printed), seeds)
+    median = random_coherence(100, 50)
+    below = float(np.mean([coherence(random_embeddings(100, 50, seed=s)) <= median for s in range(400)]))
+    simplex = np.eye(9) - 1 / 9
+    return [
+        judge(
+            float(at_printed.max()) <= epsilon,
+            id="coherence.dimension",
+            source="JoMA Sec. 7",
+            statement="For M embeddings to have |u.u'| <= epsilon only d <= 8 epsilon^-2 log M is needed.",
+            expected=f"coherence at most {epsilon} at d = {printed:.0f}",
+            measured=float(at_printed.max()),
+            tolerance=epsilon,
+            null=float(worst(least // 2, 10).min()),
+            null_description=f"least coherence at half of what random vectors need, d = {least // 2}",
+            evidence=f"Worst of {seeds} sets of {tokens} random unit vectors. True, and loose by a factor 2.",
+        ),
+        judge(
+            kept >= 0.5 - 2 * np.sqrt(0.25 / seeds) and least < 0.55 * printed,
+            id="coherence.dimension_sharp",
+            source="JoMA Sec. 7, sharpened",
+            statement="Random unit vectors need half of that: about 4 epsilon^-2 log M, by the exact law of "
+            "the cosine and the union bound.",
+            expected="coherence at most epsilon in at least half of the sets, but for sampling (0.34)",
+            measured=kept,
+            tolerance=0.16,
+            evidence=f"M = {tokens}, epsilon = {epsilon}: d = {least}, printed {printed:.0f}; {seeds} sets.",
+        ),
+        judge(
+            printed < lemma,
+            id="coherence.lemma",
+            source="JoMA Sec. 7",
+            statement="'Thanks to the Johnson-Lindenstrauss lemma': with its usual constants the lemma "
+            "itself asks for more, 8 ln(2M) / (epsilon^2 - 2 epsilon^3 / 3).",
+            expected=f"more than the printed {printed:.0f}",
+            measured=float(lemma),
+            evidence=f"M = {tokens}, epsilon = {epsilon}; Dasgupta and Gupta's form, for the points +-e_l.",
+        ),
+        within(
+            abs(below - 0.5),
+            0.075,
+            id="coherence.random",
+            source="JoMA Sec. 7",
+            statement="The coherence of random embeddings has the median that the law of the cosine says, "
+            "near sqrt(4 ln M / d).",
+            evidence="Share of 400 sets of 100 vectors in 50 dimensions below the predicted median "
+            f"{median:.4f}: {below:.3f}; three standard errors are 0.075.",
+        ),
+        within(
+            abs(coherence(simplex) - welch_bound(9, 8)),
+            1e-12,
+            id="coherence.welch",
+            source="Welch bound",
+            statement="No embeddings are less coherent than sqrt((M-d)/(d(M-1))); the simplex attains it.",
+            evidence="9 vectors in 8 dimensions.",
+        ),
+    ]
+
+
+def coherent_embeddings() -> list[Claim]:
+    """What drifts, what survives, how much room it takes."""
+    return [*_invariants(), *_order(), *_dimensions()]
+
+
+CHECKS: dict[str, Callable[[], list[Claim]]] = {"coherence": coherent_embeddings}
