@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from joma.errors import DivergenceError, InputError
+from joma.errors import DivergenceError, InputError, UnfinishedError
 from joma.theory.attention import Array
 from joma.theory.block import BackpropagatedGradient, Block, Embeddings
 
@@ -35,7 +35,7 @@ class Trajectory:
     bias: Array
     """``xi`` (S, ..., K): integral (sum) of ``eta_w E[g_k h'_k]``, 0 at the start."""
     correction: Array
-    """(S, ..., M): integral (sum) of ``eta_w sum_k E[g_k h'_k b (b . v_k)]``, 0 at the start."""
+    """(S, ..., M): integral (sum) of ``eta_w sum_k E[g_k h'_k b (b . v_k)]``, 0 at the start (softmax)."""
     embeddings: Embeddings
     blow_up_time: float | None = None
     """When the state left every bound (flow only): the moments after it are missing."""
@@ -128,6 +128,7 @@ def solve(
     atol: float = 1e-13,
     method: Method = "DOP853",
     speed_limit: float = 1e9,
+    max_evaluations: int = 100_000,
 ) -> Trajectory:
     """Integrate ``dw_k/dt = eta_w E[g_k h'_k f]``, ``dz/dt = eta_z E[L' U_C' sum_k g_k h'_k w_k]``.
 
@@ -145,10 +146,12 @@ def solve(
         rtol: relative tolerance of each step. The method controls the root mean square over the whole
             state; it is tightened by the root of the batch's size, so that no member hides in the batch.
         atol: absolute tolerance of each step, tightened likewise.
-        method: of :func:`scipy.integrate.solve_ivp`. Kinked activations need no other: the step size
-            shrinks at a kink.
+        method: of :func:`scipy.integrate.solve_ivp`.
         speed_limit: the flow has blown up when a component's rate of change exceeds this (per unit of
             time). The whole batch then stops; its members share their time steps.
+        max_evaluations: of Eq. 2, in all. A flow that needs more of them slides along the kink of its
+            activation (ReLU, leaky): from both sides it is driven towards the kink, where no derivative
+            exists.
 
     Returns:
         The moments before the blow-up, and ``blow_up_time`` if there was one. With exp attention and
@@ -156,6 +159,7 @@ def solve(
 
     Raises:
         InputError: shapes, probabilities or times that cannot be used.
+        UnfinishedError: ``max_evaluations`` did not suffice.
         DivergenceError: the integration failed otherwise.
     """
     where = "block_flow.solve"
@@ -179,7 +183,16 @@ def solve(
             q.reshape(*batch, m, *tail),
         )
 
+    evaluations = 0
+
     def rate_of_change(time: float, state: Array) -> Array:
+        nonlocal evaluations
+        evaluations += 1
+        if evaluations > max_evaluations:
+            raise UnfinishedError(
+                f"{where}: max_evaluations = {max_evaluations} were spent at t = {time:.6g} of {t[-1]:.6g}; "
+                "a kinked activation may slide along its kink: stop earlier, or loosen rtol."
+            )
         w, z, _, _ = unpack(state)
         try:
             step = block.directions(

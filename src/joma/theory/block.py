@@ -41,7 +41,7 @@ class Directions(NamedTuple):
     bias: Array
     """``dxi_k/dt = E[g_k h'_k]`` (..., K), the implicit bias of Appendix A.2."""
     correction: Array
-    """``sum_k E[g_k h'_k b (b . v_k)]`` (..., M): what softmax attention takes from its logits."""
+    """``sum_k E[g_k h'_k b (b . v_k)]`` (..., M): what softmax takes from its logits; 0 for other kinds."""
 
 
 BackpropagatedGradient = Array | Callable[[float, Activity], Array]
@@ -171,12 +171,16 @@ class Block:
         signal = sample_weights[..., None] * g * activity.slope
         to_scores = self.embeddings.read(signal @ weights)
         to_logits = self.attention.pull_back(scores, frequencies, to_scores)
-        overlap = np.einsum("...nm,...nm->...n", scores, to_scores)
+        if self.attention.kind == "softmax":
+            overlap = np.einsum("...nm,...nm->...n", scores, to_scores)
+            correction = (overlap[..., None, :] @ scores)[..., 0, :]
+        else:
+            correction = np.zeros((*to_scores.shape[:-2], self.tokens))
         return Directions(
             weights=np.swapaxes(signal, -1, -2) @ activity.features,
             logits=to_logits.sum(axis=-2),
             bias=signal.sum(axis=-2),
-            correction=(overlap[..., None, :] @ scores)[..., 0, :],
+            correction=correction,
         )
 
     def per_node_loss(
