@@ -22,7 +22,9 @@ limit, at rates ``eta / (1 - beta)``.
 **Adam** keeps none. While no component of a gradient changes sign, each parameter moves by about its rate
 at every step, whatever its gradient, so that ``|v_kl| = eta_w n`` for all k and l and attention follows
 *linearly* instead of quadratically, ``z_l = r(n) (eta_z / eta_w) |v_kl|``, with a universal factor r(n)
-that rises towards the square root of 3 before it falls to 1: :func:`adam_pace`.
+that rises towards the square root of 3 before it falls to 1: :func:`adam_pace`. With linear nodes and exp
+attention from zero (the setting of Theorem 2) all |v_kl| stay equal for good, because each gradient is
+divided by its own size: no token ever wins.
 """
 
 from __future__ import annotations
