@@ -181,13 +181,18 @@ class NextTokenData:
         """
         self._check_size(samples, length)
         classes = random.choice(self.classes, size=samples, p=self.prior)
-        counts = np.zeros((samples, self.contextual_tokens), dtype=np.int64)
+        return classes, self.counts_of(classes, length, random)
+
+    def counts_of(self, classes: Integers, length: int, random: np.random.Generator) -> Integers:
+        """Token counts, shape (samples, C), of random sequences of the given ``classes`` (samples,)."""
+        self._check_size(len(classes), length)
+        counts = np.zeros((len(classes), self.contextual_tokens), dtype=np.int64)
         for n, rows in _groups(classes):
             tokens = np.flatnonzero(self.conditional[n])
             counts[np.ix_(rows, tokens)] = random.multinomial(
                 length - 1, self.conditional[n, tokens], size=rows.size
             )
-        return classes, counts
+        return counts
 
     def sample_sequences(
         self, samples: int, length: int, random: np.random.Generator

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import logsumexp
+from scipy.special import entr, logsumexp
 
 from joma.errors import InputError
 
@@ -58,6 +58,22 @@ def unit(vectors: ArrayLike) -> Floats:
     """f = c / |c|_2 along the last axis: what the slides write as LN (no mean is subtracted)."""
     vectors = np.asarray(vectors, dtype=np.float64)
     return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True))
+
+
+def distinct_entropy(mass: ArrayLike, distinct: ArrayLike) -> Floats:
+    """Entropy of c_n restricted to n's distinct tokens and renormalised, nats, shape (..., K).
+
+    What Scan&Snap Fig. 6 averages over n. ``mass`` c (..., K, C), ``distinct`` (K, C) true where token l
+    is distinct to n. Raises InputError where a class has no mass on a distinct token.
+    """
+    kept = np.where(distinct, np.asarray(mass, dtype=np.float64), 0.0)
+    total = kept.sum(axis=-1, keepdims=True)
+    if not (total > 0).all():
+        raise InputError(
+            "distinct_entropy: a next token has no attention on distinct tokens of its own; its entropy over "
+            "them is not defined."
+        )
+    return np.asarray(entr(kept / total).sum(axis=-1))
 
 
 def predictions(decoder: ArrayLike, features: ArrayLike, multiplicity: ArrayLike | None = None) -> Floats:
