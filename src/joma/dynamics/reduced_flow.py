@@ -24,14 +24,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy.integrate import solve_ivp
 
 from joma.dynamics import block_flow
 from joma.dynamics.block_flow import Method, Trajectory, prepare
-from joma.errors import DivergenceError, InputError, nearest
+from joma.errors import DivergenceError, InputError, UnfinishedError, nearest
 from joma.theory.attention import Array
 from joma.theory.block import BackpropagatedGradient, Block
 from joma.theory.invariants import logit_coefficient, predict_logits, softmax_logits
@@ -55,6 +55,7 @@ def solve(
     atol: float = 1e-13,
     method: Method = "DOP853",
     speed_limit: float = 1e9,
+    max_evaluations: int = 100_000,
 ) -> Trajectory:
     """Integrate the weights alone; the logits of the result are Theorem 1's.
 
@@ -65,6 +66,7 @@ def solve(
     Raises:
         InputError: as there; embeddings that are not orthonormal; linear attention whose sign the weights
             leave open, ``z(0)^2 < (eta_z/eta_w) sum_k v_k(0)^2``.
+        UnfinishedError: ``max_evaluations`` did not suffice (a stiff or a kinked flow).
         DivergenceError: the integration failed otherwise than by a blow-up.
     """
     where = "reduced_flow.solve"
@@ -93,7 +95,16 @@ def solve(
         parts = np.split(state, ends[:-1], axis=0)
         return [part.reshape(*shape, *state.shape[1:]) for part, shape in zip(parts, shapes, strict=True)]
 
+    evaluations = 0
+
     def rate_of_change(time: float, state: Array) -> Array:
+        nonlocal evaluations
+        evaluations += 1
+        if evaluations > max_evaluations:
+            raise UnfinishedError(
+                f"{where}: max_evaluations = {max_evaluations} were spent at t = {time:.6g} of {t[-1]:.6g}; "
+                "stop earlier, loosen rtol, or take a method for stiff equations."
+            )
         w, xi, carried, _ = unpack(state)
         try:
             z = closure.logits(w, xi, carried)
@@ -212,22 +223,26 @@ def forecast(
     sample_weights: Array | None = None,
     weight_rate: float = 1.0,
     attention_rate: float = 1.0,
+    rtol: float = 1e-11,
+    method: Method = "DOP853",
 ) -> Forecast:
     """Predict the whole course of attention by the reduced flow alone, and train to see whether it is right.
 
     Arguments as for :func:`solve`. If either flow blows up, both are cut to the moments before. Linear
     attention has scores of either sign; their shares are of the sum of sizes.
     """
-    common = {
+    common: dict[str, Any] = {
         "weights": weights,
         "logits": logits,
         "times": times,
         "sample_weights": sample_weights,
         "weight_rate": weight_rate,
         "attention_rate": attention_rate,
+        "rtol": rtol,
+        "method": method,
     }
-    predicted = solve(block, frequencies, gradient, softmax=softmax, **common)  # type: ignore[arg-type]  # one dict
-    trained = block_flow.solve(block, frequencies, gradient, **common)  # type: ignore[arg-type]  # for two calls
+    predicted = solve(block, frequencies, gradient, softmax=softmax, **common)
+    trained = block_flow.solve(block, frequencies, gradient, **common)
     moments = min(len(predicted.times), len(trained.times))
     predicted, trained = _cut(predicted, moments), _cut(trained, moments)
     return Forecast(
