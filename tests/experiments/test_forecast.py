@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from joma.errors import InputError
+from joma.experiments.forecast import Forecast
+from joma.progress import Progress
+from joma.reporting.figures import style
+
+TINY = {"seeds": 2, "classes": 5, "tokens": 6, "end": 60.0, "exp_end": 20.0, "moments": 9}
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return Forecast(**TINY).run(Progress(quiet=True))
+
+
+def test_tables_hold_every_cell(tables) -> None:
+    curves = tables["curves"]
+    closures = curves.groupby("attention")["closure"].unique().map(set)
+    assert closures["exp"] == closures["linear"] == {"exact", "another data set"}
+    assert closures["softmax"] == {"signed", "corrected", "moving", "another data set"}
+    assert set(curves["run"]) == {0, 1}
+    assert curves["value"].notna().all()
+    assert set(tables["courses"]["metric"]) == {"trained", "forecast"}
+    trained = tables["courses"].query("metric == 'trained'")
+    totals = trained.groupby(["data", "attention", "step"])["value"].sum()
+    assert totals.to_numpy() == pytest.approx(1.0)
+
+
+def test_linear_and_exp_are_exact_and_softmax_is_not(tables) -> None:
+    errors = (
+        tables["curves"].query("metric == 'logit_error'").groupby(["attention", "closure"])["value"].max()
+    )
+    assert errors["exp", "exact"] < 1e-6
+    assert errors["linear", "exact"] < 1e-6
+    assert errors["softmax", "signed"] > errors["softmax", "moving"] > 1e-3
+
+
+def test_same_seed_same_tables_bit_for_bit(tables) -> None:
+    again = Forecast(**TINY).run(Progress(quiet=True))
+    for name, table in tables.items():
+        pd.testing.assert_frame_equal(table, again[name], check_exact=True)
+
+
+def test_claims_carry_numbers_and_nulls(tables) -> None:
+    claims = {claim.id: claim for claim in Forecast(**TINY).claims(tables)}
+    assert claims["forecast.exp"].verdict == claims["forecast.linear"].verdict == "holds"
+    assert claims["forecast.exp"].null > 1e3 * claims["forecast.exp"].tolerance
+    assert len(claims) == 6
+    assert all(claim.measured is not None for claim in claims.values())
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_figure(tables, theme, tmp_path) -> None:
+    with style(theme):
+        Forecast(**TINY).draw(tables).savefig(tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(InputError, match="classes"):
+        Forecast(classes=1)
+    with pytest.raises(InputError, match="end"):
+        Forecast(end=0.0)
