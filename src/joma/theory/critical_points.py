@@ -36,9 +36,10 @@ Array = NDArray[np.float64]
 
 
 def G(law: IsotropicLaw, y: ArrayLike) -> Array:
-    """Eq. 57: F(theta_1^-1(y)), 0 < y < 1, the curve of Fig. 9; convex, with slope theta_1/p_n.
+    """Eq. 57: F(theta_1^-1(y)), 0 < y < 1, the curve of Fig. 9, with slope theta_1/p_n.
 
-    A line through the origin that meets it twice solves Eq. 56.
+    Convex for y > 1/2, and everywhere for a log-concave law; heavy tails bend it down near 0. A line
+    through the origin that meets it twice solves Eq. 56.
     """
     return law.F(law.theta_1_inverse(y))
 
