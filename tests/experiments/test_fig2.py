@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from joma.errors import InputError
+from joma.experiments._classes_training import train_classes
+from joma.experiments.fig2 import Fig2
+from joma.progress import Progress
+from joma.reporting.figures import style
+
+TINY = {"runs": 2, "steps": 60, "classes": 6, "distinct": 4, "common": 3, "record_every": 20}
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return Fig2(**TINY).run(Progress(quiet=True))
+
+
+def test_tables_are_tidy_complete_and_repeat_bit_for_bit(tables):
+    curves = tables["curves"]
+    assert list(curves["step"].unique()) == [0, 20, 40, 60]
+    assert set(curves["data"]) == {"smooth", "random"}
+    assert not curves["value"].isna().any()
+    again = Fig2(**TINY).run(Progress(quiet=True))
+    for name, table in tables.items():
+        pd.testing.assert_frame_equal(table, again[name], check_exact=True)
+    other = Fig2(**TINY, seed=1).run(Progress(quiet=True))
+    assert not np.allclose(other["curves"]["value"], curves["value"])
+
+
+def test_a_seed_alone_is_what_it_is_beside_others():
+    pair = train_classes("smooth", seeds=[3, 4], steps=40, nodes=5, distinct=4, common=3)
+    alone = train_classes("smooth", seeds=[4], steps=40, nodes=5, distinct=4, common=3)
+    np.testing.assert_allclose(pair.logits[:, 1], alone.logits[:, 0], atol=1e-14)
+    np.testing.assert_allclose(pair.final_weights[1], alone.final_weights[0], atol=1e-13)
+
+
+def test_the_training_is_that_of_a_plain_torch_script():
+    course = train_classes("random", seeds=[5], steps=50, nodes=5, distinct=4, common=3)
+    start = np.random.default_rng([5, 1])
+    w = torch.tensor(0.01 * start.normal(size=(5, 8)), requires_grad=True)
+    z = torch.tensor(0.01 * start.normal(size=7), requires_grad=True)
+    optimizer = torch.optim.SGD([w, z], lr=0.1)
+    x = torch.tensor(course.frequencies[0])
+    for _ in range(50):
+        optimizer.zero_grad()
+        b = x * (z / 0.5).exp()
+        f = torch.cat([b / b.sum(dim=1, keepdim=True), torch.ones(5, 1)], dim=1)
+        torch.nn.functional.cross_entropy(f @ w.T, torch.arange(5)).backward()
+        optimizer.step()
+    np.testing.assert_allclose(course.logits[-1, 0], z.detach(), atol=1e-14)
+    np.testing.assert_allclose(course.final_weights[0], w.detach()[:, :7], atol=1e-13)
+
+
+def test_the_paper_s_numbers_at_full_length():
+    table = Fig2(runs=2, record_every=500).run(Progress(quiet=True))
+    final = table["summary"].query("statistic == 'final'").groupby(["data", "metric"])["value"].median()
+    assert final["smooth", "correlation"] > 0.97
+    assert 0.88 < final["random", "correlation"] < 0.99
+    assert final["smooth", "correlation_1"] > 0.96
+    assert abs(final["smooth", "correlation_2"]) < 0.05
+    assert 6 < final["smooth", "error"] < 9
+    verdicts = {claim.id: claim for claim in Fig2(runs=2).claims(table)}
+    assert verdicts["fig2.smooth_part_1"].verdict == "fails"
+    assert verdicts["fig2.smooth_scale"].verdict == "fails"
+    assert verdicts["fig2.smooth_correlation"].verdict == "holds"
+    assert verdicts["fig2.smooth_identity"].verdict == "holds"
+    assert verdicts["fig2.smooth_identity"].null > 1e-4
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_figure_is_drawn_in_both_themes(tables, theme, tmp_path):
+    with style(theme):
+        Fig2(**TINY).draw(tables).savefig(tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_settings_out_of_range_are_refused():
+    with pytest.raises(InputError, match=r"temperature = 0\.0"):
+        Fig2(temperature=0.0)
