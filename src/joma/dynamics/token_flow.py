@@ -53,6 +53,10 @@ class TokenTrajectory:
         """f_n(t), shape (S, K, C): what the decoder reads (c_n/|c_n|, or c_n where not normalised)."""
         return unit(self.mass) if self.normalised else self.mass
 
+    def states(self) -> list[Velocities]:
+        """:meth:`at` for every time."""
+        return [self.at(index) for index in range(self.times.size)]
+
     def at(self, index: int) -> Velocities:
         """The velocities, and what they are made of, at ``times[index]``."""
         return velocities(

@@ -134,24 +134,28 @@ def velocities(
     """Y' and z' of the population dynamics (T -> infinity, batch of all classes).
 
     Shapes: ``decoder`` (C, V), ``logits`` (L, C), ``conditional`` P(l|n) (K, C), ``last_of_next``
-    psi (K,), ``class_probability`` P(n) (K,), ``multiplicity`` (V,) or None. Class n is column n of Y.
+    psi (K,), ``class_probability`` P(n) (K,), ``multiplicity`` (V,) or None; all but ``last_of_next`` may
+    have leading axes that broadcast. Class n is column n of Y.
     ``normalised=False`` decodes c_n itself instead of f_n = c_n/|c_n|: then
     z_m' = eta_Z sum_n P(n) c_n * (g_n - c_n . g_n), which is the softmax's own Jacobian.
     """
-    classes = conditional.shape[0]
-    mass = attended(conditional, logits[last_of_next])
+    classes = conditional.shape[-2]
+    mass = attended(conditional, logits[..., last_of_next, :])
     features = unit(mass) if normalised else mass
     alpha = predictions(decoder, features, multiplicity)
     residual = -alpha
-    residual[np.arange(classes), np.arange(classes)] += 1.0
+    own = np.arange(classes)
+    residual[..., own, own] += 1.0
     # A column that stands for several equal logits moves with the mean of their residuals, but passes
     # back the sum.
     share = residual if multiplicity is None else residual / multiplicity
-    decoder_velocity = eta_y * (features * class_probability[:, None]).T @ share
-    backpropagated = residual @ decoder.T
+    weight = class_probability[..., None]
+    decoder_velocity = eta_y * np.swapaxes(features * weight, -1, -2) @ share
+    backpropagated = residual @ np.swapaxes(decoder, -1, -2)
     attention = attention_pull(features, backpropagated, normalised=normalised)
-    logits_velocity = np.zeros_like(logits)
-    np.add.at(logits_velocity, last_of_next, eta_z * class_probability[:, None] * attention)
+    # membership[m, n] says that class n ends in last token m
+    membership = (last_of_next == np.arange(logits.shape[-2])[:, None]).astype(np.float64)
+    logits_velocity = eta_z * membership @ (weight * attention)
     return Velocities(decoder_velocity, logits_velocity, features, alpha, backpropagated, attention)
 
 
