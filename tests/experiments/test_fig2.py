@@ -5,11 +5,14 @@ import pandas as pd
 import pytest
 import torch
 
+from joma.dynamics import sgd
 from joma.errors import InputError
 from joma.experiments._classes_training import train_classes
 from joma.experiments.fig2 import Fig2
 from joma.progress import Progress
 from joma.reporting.figures import style
+from joma.theory.attention import Attention
+from joma.theory.block import Block, CrossEntropyGradient, Embeddings
 
 TINY = {"runs": 2, "steps": 60, "classes": 6, "distinct": 4, "common": 3, "record_every": 20}
 
@@ -53,6 +56,61 @@ def test_the_training_is_that_of_a_plain_torch_script():
         optimizer.step()
     np.testing.assert_allclose(course.logits[-1, 0], z.detach(), atol=1e-14)
     np.testing.assert_allclose(course.final_weights[0], w.detach()[:, :7], atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("smooth", "final", "first", "error"),
+    [
+        (
+            True,
+            [0.9755, 0.9953, 0.9954, 0.9954, 0.9947],
+            [0.9693, 0.9895, 0.9890, 0.9875, 0.9885],
+            (7.05, 7.86),
+        ),
+        (
+            False,
+            [0.9541, 0.9421, 0.9369, 0.9309, 0.9708],
+            [0.9491, 0.9378, 0.9350, 0.8814, 0.9606],
+            (2.78, 5.62),
+        ),
+    ],
+)
+def test_the_numbers_of_the_authors_script_for_five_seeds(smooth, final, first, error):
+    """Measured independently with the script itself, float32, drawn in its order after torch.manual_seed."""
+    data, weights, logits = [], [], []
+    for seed in range(5):
+        torch.manual_seed(seed)
+        x = torch.rand(20, 20) / 2
+        if smooth:
+            for y in range(20):
+                x[:10, y] = (-((torch.arange(10) - y / 2) ** 2) / 30).exp()
+        w, z = torch.randn(30, 20) / 100, torch.randn(20) / 100
+        data.append((x / x.sum(dim=0)).T.double().numpy())
+        weights.append(w.T.double().numpy()[:, :21])
+        logits.append(z.double().numpy())
+    x = np.stack(data)
+    run = sgd.train(
+        Block(Embeddings.orthonormal(20), Attention(temperature=0.5)),
+        x,
+        CrossEntropyGradient(tuple(range(20))),
+        weights=np.stack(weights),
+        logits=np.stack(logits),
+        steps=1999,
+        weight_rate=0.1,
+        attention_rate=0.1,
+        record_every=1999,
+    )
+    part = (run.context_weights**2).sum(axis=-2)
+    whole = part - x.mean(axis=1) * (run.weights**2).sum(axis=(-2, -1))[..., None]
+    predicted = whole[1] - whole[0] + run.logits[0]
+
+    def correlation(a):
+        return [np.corrcoef(one, two)[0, 1] for one, two in zip(a, run.logits[-1], strict=True)]
+
+    np.testing.assert_allclose(correlation(predicted), final, atol=2e-4)
+    np.testing.assert_allclose(correlation(part[1]), first, atol=2e-4)
+    errors = np.linalg.norm(predicted - run.logits[-1], axis=-1) / np.linalg.norm(run.logits[-1], axis=-1)
+    np.testing.assert_allclose([errors.min(), errors.max()], error, atol=0.01)
 
 
 def test_the_paper_s_numbers_at_full_length():
