@@ -144,3 +144,7 @@ def test_data_and_gradients_that_make_no_sense_are_refused():
         block_flow.solve(block, x - 0.5, g, times=[0, 1], **start)
     with pytest.raises(InputError, match=r"gradient \(4, 3\)"):
         block_flow.solve(block, x, g[:4], times=[0, 1], **start)
+    with pytest.raises(InputError, match=r"gradient \(5, 2\)"):
+        block_flow.solve(block, x, lambda time, activity: g[:, :2], times=[0, 1], **start)
+    with pytest.raises(InputError, match="gradient"):
+        block_flow.solve(block, x, lambda time, activity: np.nan * g, times=[0, 1], **start)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from joma.checks.block_examples import (
+from joma.checks._block_examples import (
     SAMPLES,
     TIMES,
     TOKENS,
@@ -16,7 +16,7 @@ from joma.checks.block_examples import (
     relative_drift,
     wave_flow,
 )
-from joma.checks.softmax_invariants import theorem1_softmax
+from joma.checks._softmax_invariants import theorem1_softmax
 from joma.dynamics import block_flow
 from joma.reporting.claims import Claim, correct, judge, within
 from joma.theory import invariants

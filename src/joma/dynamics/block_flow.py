@@ -66,8 +66,12 @@ def prepare(
     logits: Array,
     sample_weights: Array | None,
     rates: dict[str, float],
+    start: float = 0.0,
 ) -> Problem:
-    """Check what a flow or a descent is given; every error names the argument (``where``: the caller)."""
+    """Check what a flow or a descent is given; every error names the argument (``where``: the caller).
+
+    ``start`` is the initial time, handed to a ``gradient`` that is a function.
+    """
     x = np.asarray(frequencies, dtype=np.float64)
     w = np.asarray(weights, dtype=np.float64)
     z = np.asarray(logits, dtype=np.float64)
@@ -93,24 +97,31 @@ def prepare(
     for name, rate in rates.items():
         if not (np.isfinite(rate) and rate >= 0):
             raise InputError(f"{where}: {name} = {rate!r} must be a finite number, at least 0.")
-    shapes = [x.shape[:-2], w.shape[:-2], z.shape[:-1], p.shape[:-1]]
-    if not callable(gradient):
-        g = np.asarray(gradient)
-        if g.shape[-2:] != (n, k) or not np.isfinite(g).all():
-            raise InputError(
-                f"{where}: gradient {g.shape} must be finite, (..., {n} samples, {k} hidden units)."
-            )
-        shapes.append(g.shape[:-2])
-    try:
-        batch = np.broadcast_shapes(*shapes)
-    except ValueError:
+    shapes = {
+        "frequencies": x.shape[:-2],
+        "weights": w.shape[:-2],
+        "logits": z.shape[:-1],
+        "sample_weights": p.shape[:-1],
+    }
+    batch = _common_batch(where, shapes)
+    w, z = np.broadcast_to(w, (*batch, k, d)), np.broadcast_to(z, (*batch, m))
+    # A function is called once here, so that a wrong shape is told now rather than in the midst of it.
+    g = gradient(start, block.forward(x, w, z)) if callable(gradient) else np.asarray(gradient)
+    if np.shape(g)[-2:] != (n, k) or not np.isfinite(g).all():
         raise InputError(
-            f"{where}: the batch axes {', '.join(map(str, shapes))} of frequencies, weights, logits, "
-            "sample_weights and gradient do not broadcast; make them agree."
-        ) from None
-    return Problem(
-        x, np.broadcast_to(w, (*batch, k, d)).copy(), np.broadcast_to(z, (*batch, m)).copy(), p, batch
-    )
+            f"{where}: gradient {np.shape(g)} must be finite, (..., {n} samples, {k} hidden units)."
+        )
+    batch = _common_batch(where, {"the rest": batch, "gradient": g.shape[:-2]})
+    w, z = np.broadcast_to(w, (*batch, k, d)), np.broadcast_to(z, (*batch, m))
+    return Problem(x, w.copy(), z.copy(), p, batch)
+
+
+def _common_batch(where: str, shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*shapes.values())
+    except ValueError:
+        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise InputError(f"{where}: the batch axes of {listed} do not broadcast; make them agree.") from None
 
 
 def solve(
@@ -164,10 +175,12 @@ def solve(
     """
     where = "block_flow.solve"
     rates = {"weight_rate": weight_rate, "attention_rate": attention_rate}
-    problem = prepare(where, block, frequencies, gradient, weights, logits, sample_weights, rates)
     t = np.asarray(times, dtype=np.float64)
     if t.ndim != 1 or len(t) < 2 or not np.isfinite(t).all() or (np.diff(t) <= 0).any():
         raise InputError(f"{where}: times must be finite and increasing, at least two; got {t!r:.80}.")
+    problem = prepare(
+        where, block, frequencies, gradient, weights, logits, sample_weights, rates, float(t[0])
+    )
     batch, members = problem.batch, prod(problem.batch)
     k, d = problem.weights.shape[-2:]
     m = block.tokens

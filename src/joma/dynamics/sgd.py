@@ -142,6 +142,7 @@ def train(
         logits,
         distribution(0) if distribution else sample_weights,  # type: ignore[arg-type]  # not callable here
         {"weight_rate": weight_rate, "attention_rate": attention_rate},
+        0.0,
     )
     w, z = problem.weights, problem.logits
     batch, m = problem.batch, block.tokens

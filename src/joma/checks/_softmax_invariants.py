@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from joma.checks.block_examples import (
+from joma.checks._block_examples import (
     SAMPLES,
     TOKENS,
     UNEQUAL,
