@@ -19,8 +19,8 @@ ENSEMBLE = 1000
 
 def snap_theorem2() -> list[Claim]:
     """Fates of contextual tokens: one common token, and two."""
-    ensemble = _ensemble(np.random.default_rng(2), 300)
-    _, rise, fall, _ = _march(ensemble, eta_z=0.01, end=300.0, steps=300)
+    ensemble = _ensemble(np.random.default_rng(2), 200)
+    _, rise, fall, _ = _march(ensemble, eta_z=0.01, end=300.0, steps=150)
     _, rise_together, fall_together, _ = _march(ensemble, eta_z=0.5, end=60.0, steps=120)
     features = unit(np.array([[0.9, 0.4, 0.15, 0.0], [0.1, 0.9, 0.0, 0.4]]))
     two = fates.pull_of_form(features, np.array([[0.0, 1.0], [1.0, 0.0]])).sum(axis=0)
@@ -34,7 +34,7 @@ def snap_theorem2() -> list[Claim]:
             measured=rise,
             null=rise_together,
             null_description="eta_Y = 2 eta_Z, where the decoder does not follow and the theorem is silent",
-            evidence="coupled flows on 300 random data sets, one common token, K = 3, eta_Y = 100 eta_Z",
+            evidence="coupled flows on 200 random data sets, one common token, K = 3, eta_Y = 100 eta_Z",
         ),
         judge(
             fall < 0,

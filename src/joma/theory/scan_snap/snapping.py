@@ -8,7 +8,7 @@ that a common token falls as fast as the gain rises and that the drive fades wit
 with the decoder's logit h. It then integrates, because gamma = K h h'/eta_Y, to
 
     B(t) = 1/4 ln(1 + (2 K eta_Z/(C0 eta_Y)) h(t)^2)
-         ~ 1/4 [ ln(C0 + 2 K (eta_Z/eta_Y) ln^2(M eta_Y t/K)) - ln C0 ].
+         ~ 1/4 [ ln(C0 + 2 K (eta_Z/eta_Y) ln^2(M eta_Y t/K)) - ln C0 ]      (M large).
 
 The slides print ln(C0 + ...) alone: the factor 1/4 and the constant are missing, and B(0) = ln C0 is not 0.
 
@@ -51,20 +51,22 @@ def gain(
 def gain_late(
     time: ArrayLike, *, eta_y: float, eta_z: float, classes: int, outputs: int, constant: float
 ) -> Floats:
-    """The late form 1/4 [ln(C0 + 2K (eta_Z/eta_Y) ln^2(M eta_Y t/K)) - ln C0]: growth of ln ln t."""
+    """The late form, growth of ln ln t: B with h replaced by (M-1)/M ln(M eta_Y t/K).
+
+    The factor (M-1)/M is part of it: without it B would end 1/(2M) too high.
+    """
     factor = _factor(eta_y, eta_z, classes, constant)
     late = decoder_logit_late(time, eta_y=eta_y, classes=classes, outputs=outputs)
-    return np.asarray(np.log1p(factor * (late * outputs / (outputs - 1)) ** 2) / 4)
+    return np.asarray(np.log1p(factor * late**2) / 4)
 
 
 def gain_printed(
     time: ArrayLike, *, eta_y: float, eta_z: float, classes: int, outputs: int, constant: float
 ) -> Floats:
     """The slides' ln(C0 + 2K (eta_Z/eta_Y) ln^2(M eta_Y t/K)): kept as an erratum."""
-    return np.asarray(
-        4 * gain_late(time, eta_y=eta_y, eta_z=eta_z, classes=classes, outputs=outputs, constant=constant)
-        + np.log(constant)
-    )
+    factor = _factor(eta_y, eta_z, classes, constant)
+    late = decoder_logit_late(time, eta_y=eta_y, classes=classes, outputs=outputs)
+    return np.asarray(np.log(constant * (1 + factor * (late * outputs / (outputs - 1)) ** 2)))
 
 
 def scanning_gain(time: ArrayLike, *, eta_y: float, eta_z: float, classes: int, constant: float) -> Floats:
