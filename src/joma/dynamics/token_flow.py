@@ -143,17 +143,19 @@ def token_flow(
     if times.size == 1:
         states = state[None]
     else:
-        solution = solve_ivp(
-            slope,
-            (float(times[0]), float(times[-1])),
-            state,
-            method=method,
-            t_eval=times,
-            rtol=rtol,
-            atol=atol,
-        )
+        # what overflows is not finite, and is reported as such below
+        with np.errstate(over="ignore", invalid="ignore"):
+            solution = solve_ivp(
+                slope,
+                (float(times[0]), float(times[-1])),
+                state,
+                method=method,
+                t_eval=times,
+                rtol=rtol,
+                atol=atol,
+            )
         if solution.status != 0 or not np.isfinite(solution.y).all():
-            reached = solution.t[-1] if solution.t.size else times[0]
+            reached = solution.t[-1] if len(solution.t) else times[0]
             raise DivergenceError(
                 f"token_flow: integration stopped at t = {reached:.6g} ({solution.message}); shorten the "
                 "times or lower the rates."
