@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
@@ -7,7 +9,7 @@ from scipy.special import erfinv
 
 from joma.dynamics import block_flow
 from joma.errors import InputError, UnfinishedError
-from joma.theory.activation import activation
+from joma.theory.activation import activation, smooth_relu
 from joma.theory.attention import Attention
 from joma.theory.block import Block, CrossEntropyGradient, Embeddings
 
@@ -77,6 +79,19 @@ def test_a_flow_that_slides_along_a_kink_is_said_to_and_not_computed_for_ever():
     block, x, g, start = example(name="relu", seed=0)
     with pytest.raises(UnfinishedError, match="may slide along its kink"):
         block_flow.solve(block, x, g, times=[0, 4], max_evaluations=3000, **start)
+
+
+def test_a_rounded_kink_is_followed_where_relu_slides():
+    _, x, g, start = example(name="relu", seed=0)
+    ends = []
+    for width in (4e-3, 2e-3, 1e-3):
+        block = Block(Embeddings.orthonormal(4), Attention(temperature=0.8), smooth_relu(width))
+        flow = block_flow.solve(block, x, g, times=[0, 4], method="Radau", rtol=1e-8, atol=1e-10, **start)
+        ends.append(flow.weights[-1])
+        drift = flow.context_weights.sum(axis=-1) - flow.bias
+        np.testing.assert_allclose(drift[1], drift[0], atol=1e-7)
+    changes = [np.abs(after - before).max() for before, after in itertools.pairwise(ends)]
+    assert changes[1] < 0.7 * changes[0] < 0.02
 
 
 def test_the_loss_grows_along_the_flow_of_a_constant_gradient():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joma.errors import InputError
-from joma.theory.activation import ACTIVATIONS, activation, leaky
+from joma.theory.activation import ACTIVATIONS, activation, leaky, smooth_relu
 from joma.theory.attention import ATTENTION_KINDS, Attention
 from joma.theory.block import (
     Block,
@@ -41,6 +41,13 @@ def test_activations_and_their_derivatives_agree_with_torch(name):
     np.testing.assert_allclose(derivative, slope, atol=1e-13)
     homogeneous = np.allclose(value, derivative * x.detach().numpy())
     assert homogeneous == activation(name).homogeneous
+
+
+def test_smooth_relu_is_relu_but_for_its_width():
+    x = np.linspace(-3, 3, 601)
+    value, derivative = smooth_relu(0.01)(x)
+    assert np.abs(value - np.maximum(x, 0)).max() == pytest.approx(0.01 * np.log(2), rel=1e-6)
+    np.testing.assert_allclose(derivative[np.abs(x) > 0.4], (x > 0)[np.abs(x) > 0.4], atol=1e-15)
 
 
 def example(kind, name, seed, *, orthonormal=True, residual=True):
@@ -169,3 +176,5 @@ def test_embeddings_and_activations_that_make_no_sense_are_refused():
         activation("rleu")
     with pytest.raises(InputError, match="finite"):
         leaky(float("inf"))
+    with pytest.raises(InputError, match="width = 0"):
+        smooth_relu(0.0)

@@ -162,7 +162,7 @@ def solve(
             time). The whole batch then stops; its members share their time steps.
         max_evaluations: of Eq. 2, in all. A flow that needs more of them slides along the kink of its
             activation (ReLU, leaky): from both sides it is driven towards the kink, where no derivative
-            exists.
+            exists; :func:`~joma.theory.activation.smooth_relu` with method ``Radau`` follows it.
 
     Returns:
         The moments before the blow-up, and ``blow_up_time`` if there was one. With exp attention and
@@ -204,7 +204,7 @@ def solve(
         if evaluations > max_evaluations:
             raise UnfinishedError(
                 f"{where}: max_evaluations = {max_evaluations} were spent at t = {time:.6g} of {t[-1]:.6g}; "
-                "a kinked activation may slide along its kink: stop earlier, or loosen rtol."
+                "a kinked activation may slide along its kink: round it (smooth_relu), or stop earlier."
             )
         w, z, _, _ = unpack(state)
         try:

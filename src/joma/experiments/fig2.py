@@ -243,8 +243,20 @@ def _claims(data: str, final: pandas.DataFrame, least_first: float) -> list[Clai
             tolerance=middle["error_still"],
             null=middle["error_still"],
             null_description="relative error of the guess that z stays at z(0)",
-            evidence=f"{runs}; bbar moves by {middle['mean_score_shift']:.2f} of at most 2 (L1); with "
-            f"bbar as it moves the error is {middle['error_moving']:.2f}",
+            evidence=f"{runs}; bbar moves by {middle['mean_score_shift']:.2f} of at most 2 (L1)",
+        ),
+        judge(
+            middle["error_moving"] < middle["error_still"],
+            id=f"fig2.{data}_moving_mean",
+            source="JoMA Thm 1, softmax, Eq. 17",
+            statement=f"{data} classes: Eq. 17 with bbar as it moves beats the guess that z never "
+            "moves: what fails is the constancy of bbar.",
+            expected="relative error below that of the guess z(0)",
+            measured=middle["error_moving"],
+            tolerance=middle["error_still"],
+            null=middle["error_still"],
+            null_description="relative error of the guess that z stays at z(0)",
+            evidence=f"{runs}; {middle['error']:.2f} with bbar of the start",
         ),
         within(
             float(final.loc["error_exact"].max()),

@@ -44,6 +44,21 @@ def leaky(slope: float) -> Activation:
     )
 
 
+def smooth_relu(width: float) -> Activation:
+    """``width * softplus(x / width)``: ReLU with its kink rounded over that width, at most 0.7 width off.
+
+    For flows that slide along the kink, where ReLU itself has no derivative.
+    """
+    if not (np.isfinite(width) and width > 0):
+        raise InputError(f"smooth_relu: width = {width!r} must be a finite number above 0.")
+    return Activation(
+        f"smooth_relu({width:g})",
+        lambda x: width * np.logaddexp(0.0, x / width),
+        lambda x: np.asarray(special.expit(x / width)),
+        homogeneous=False,
+    )
+
+
 def _gelu_derivative(x: Array) -> Array:
     return np.asarray(special.ndtr(x) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi))
 
