@@ -227,7 +227,10 @@ class SnapFig4(Experiment):
 
 
 def _rank_correlations(distinct: pandas.DataFrame, seed: int) -> tuple[float, float]:
-    """Mean Spearman correlation of z with P(l|n), by run and class; and with P shuffled."""
+    """Mean Spearman correlation of z with P(l|n), by run and class; and with P shuffled.
+
+    Logits that are all equal have no order: they count as 0.
+    """
     import numpy as np
     from scipy.stats import spearmanr
 
@@ -237,6 +240,6 @@ def _rank_correlations(distinct: pandas.DataFrame, seed: int) -> tuple[float, fl
     for _, part in distinct.groupby(["run", "next_token"]):
         z: np.ndarray = part["value"].to_numpy()
         probability: np.ndarray = part["probability"].to_numpy()
-        real.append(float(spearmanr(z, probability).statistic))
-        null.append(float(spearmanr(z, random.permutation(probability)).statistic))
+        for values, against in ((real, probability), (null, random.permutation(probability))):
+            values.append(float(spearmanr(z, against).statistic) if np.ptp(z) > 0 else 0.0)
     return float(np.mean(real)), float(np.mean(null))
