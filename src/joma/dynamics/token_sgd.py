@@ -6,7 +6,7 @@ every length; runs that share a seed share their batches, and all their products
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +19,8 @@ from joma.theory.scan_snap.equations import attended
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Batch = tuple[Integers, Integers, NDArray[np.generic]]
+"""Next tokens (B,), last tokens (B,), counts or frequencies (B, C)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,44 +161,73 @@ def _runs_of_one_seed(
     momentum: float,
     start: tuple[Floats, Floats] | None,
     normalised: bool,
-    dtype: str,
+    dtype: Literal["float32", "float64"],
 ) -> tuple[NDArray[np.floating], NDArray[np.floating], NDArray[np.floating]]:
     """The recorded logits, the last decoder and the losses of R runs that share seed and batches."""
+    if start is None:
+        bound = data.logits**-0.5
+        start = (
+            random.uniform(-bound, bound, (data.contextual_tokens, data.logits)),
+            random.uniform(-bound, bound, (data.last_tokens, data.contextual_tokens)),
+        )
+
+    def batches() -> Iterator[Batch]:
+        for step in range(kept[-1]):
+            n = random.choice(data.classes, batch, p=data.prior) if classes is None else classes[step]
+            counts = data.conditional[n] if length is None else data.counts_of(n, length, random)
+            yield n, data.last_of_next[n], counts
+
+    return sgd_on_counts(
+        batches(),
+        start,
+        eta_y=eta_y,
+        eta_z=eta_z,
+        momentum=momentum,
+        normalised=normalised,
+        record=kept,
+        dtype=dtype,
+    )
+
+
+def sgd_on_counts(
+    batches: Iterable[Batch],
+    start: tuple[Floats, Floats],
+    *,
+    eta_y: Floats,
+    eta_z: Floats,
+    momentum: float = 0.9,
+    normalised: bool = True,
+    record: Container[int] = (),
+    dtype: Literal["float32", "float64"] = "float32",
+) -> tuple[NDArray[np.floating], NDArray[np.floating], NDArray[np.floating]]:
+    """SGD of Y and Z on any batches of (next token, last token, token counts), for R pairs of rates.
+
+    The core of :func:`token_sgd`, for data of one's own, such as windows of a text. A batch holds next
+    tokens (B,) below V, last tokens (B,) below L, and counts or frequencies (B, C), each row with a
+    positive entry; ``start`` holds Y (C, V) and z (L, C), ``eta_y`` and ``eta_z`` have shape (R,).
+    Returns z at the steps in ``record`` (N, R, L, C), Y at the end (R, C, V), and losses (steps, R) in
+    nats. Nothing is checked here: a run that diverges shows in losses that are not finite.
+    """
     import torch
 
-    runs, tokens, outputs, lasts = eta_y.size, data.contextual_tokens, data.logits, data.last_tokens
     kind = getattr(torch, dtype)
     rate_y = torch.tensor(eta_y, dtype=kind)[:, None, None]
     rate_z = torch.tensor(eta_z, dtype=kind)[:, None, None]
-    if start is None:
-        bound = outputs**-0.5
-        start = (
-            random.uniform(-bound, bound, (tokens, outputs)),
-            random.uniform(-bound, bound, (lasts, tokens)),
-        )
-    y, z = (torch.tensor(weights, dtype=kind).repeat(runs, 1, 1) for weights in start)
+    y, z = (torch.tensor(weights, dtype=kind).repeat(eta_y.size, 1, 1) for weights in start)
     y_momentum, z_momentum = torch.zeros_like(y), torch.zeros_like(z)
-    last_of_next = torch.from_numpy(data.last_of_next)
-    rows = torch.arange(batch)
-    recorded, losses = [], []
-    for step in range(kept[-1] + 1):
-        if step in kept:
-            recorded.append(z.numpy().copy())
-        if step == kept[-1]:
-            break
-        drawn = random.choice(data.classes, batch, p=data.prior) if classes is None else classes[step]
-        frequencies = data.conditional[drawn] if length is None else data.counts_of(drawn, length, random)
-        n = torch.from_numpy(drawn)
-        last = last_of_next[n]
-        log_frequencies = torch.tensor(frequencies, dtype=kind).log()
-        mass = torch.softmax(z[:, last] + log_frequencies, dim=-1)
+    recorded = [z.numpy().copy()] if 0 in record else []
+    losses = []
+    for step, (next_token, last_token, counts) in enumerate(batches, start=1):
+        n, last = torch.from_numpy(next_token), torch.from_numpy(last_token)
+        rows = torch.arange(n.numel())
+        mass = torch.softmax(z[:, last] + torch.tensor(counts, dtype=kind).log(), dim=-1)
         norm = torch.linalg.vector_norm(mass, dim=-1, keepdim=True) if normalised else 1.0
         features = mass / norm
         log_alpha = torch.log_softmax(features @ y, dim=-1)
         losses.append(-log_alpha[:, rows, n].mean(dim=1))
         residual = -log_alpha.exp()
         residual[:, rows, n] += 1.0
-        residual /= batch
+        residual /= n.numel()
         pulled = residual @ y.mT
         along = (features * pulled).sum(dim=-1, keepdim=True)
         pull = features * (pulled - (features * along if normalised else along))
@@ -205,6 +236,8 @@ def _runs_of_one_seed(
         z_momentum.mul_(momentum).add_(ascent_z)
         y.addcmul_(rate_y, y_momentum)
         z.addcmul_(rate_z, z_momentum)
+        if step in record:
+            recorded.append(z.numpy().copy())
     return np.stack(recorded), y.numpy(), torch.stack(losses).numpy()
 
 
