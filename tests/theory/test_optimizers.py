@@ -17,6 +17,7 @@ from joma.theory.invariants import first_integral
 from joma.theory.optimizers import (
     adam_pace,
     decay_rates,
+    descent_under_decay,
     integral_under_decay,
     matched_decay,
     momentum_drift,
@@ -171,6 +172,31 @@ def test_unmatched_decay_against_integration(attention, weight_decay, attention_
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.1)
 
 
+@given(
+    kind=st.sampled_from(["linear", "exp"]),
+    weight_decay=st.floats(0, 3),
+    decay_logits=st.booleans(),
+    rate=st.floats(1e-4, 0.02),
+    ratio=st.floats(0.2, 3),
+    seed=st.integers(0, 1000),
+)
+def test_discrete_decay_identity_is_exact(kind, weight_decay, decay_logits, rate, ratio, seed) -> None:
+    case = Case(Attention(kind=kind, temperature=0.8), seed)
+    rates = {"weight_rate": rate, "attention_rate": ratio * rate}
+    rule = sgd.Optimizer(weight_decay=weight_decay, decay_logits=decay_logits)
+    run = case.train(rule, 60, **rates)
+    kept = first_integral(case.attention, run.logits, run.context_weights, **rates)
+    law = descent_under_decay(
+        case.attention,
+        run.context_weights,
+        run.logits,
+        weight_decay=weight_decay,
+        attention_decay=weight_decay if decay_logits else 0.0,
+        **rates,
+    )
+    np.testing.assert_allclose(kept, law, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("attention", [LINEAR, EXP])
 def test_at_rest_the_coefficient_is_that_of_the_decays(attention) -> None:
     """Saturating nodes, v and z come to rest, and the logits follow the decays, not the rates."""
@@ -235,6 +261,12 @@ def test_adam_pace_by_enumeration_and_its_limits() -> None:
                 EXP, [0.0, 0.0], np.zeros((2, 1, 3)), np.zeros(3), weight_decay=0.1, attention_decay=0.1
             ),
             "increase",
+        ),
+        (
+            lambda: descent_under_decay(
+                EXP, np.zeros((2, 1, 3)), np.zeros((2, 3)), weight_decay=2.0, attention_decay=0.1
+            ),
+            "below 1",
         ),
         (lambda: adam_pace(0), "steps"),
         (lambda: adam_pace(5, betas=(1.0, 0.9)), "betas"),

@@ -15,6 +15,7 @@ from joma.theory.block import Block, Embeddings
 from joma.theory.invariants import first_integral
 from joma.theory.optimizers import (
     adam_pace,
+    descent_under_decay,
     integral_under_decay,
     matched_decay,
     momentum_drift,
@@ -202,6 +203,30 @@ def weight_decay() -> list[Claim]:
                 null=_largest(kept - kept[0]),
                 null_description="c constant, as without decay",
                 evidence=f"lambda_w = {decay}, lambda_z = {other}; trapezoid rule over 400 intervals.",
+            )
+        )
+        step = 0.02
+        run = problem.train(sgd.Optimizer(weight_decay=decay), 100, step, step)
+        kept = first_integral(problem.attention, run.logits, run.context_weights)
+        law = descent_under_decay(
+            problem.attention,
+            run.context_weights,
+            run.logits,
+            weight_decay=decay,
+            attention_decay=decay,
+            weight_rate=step,
+            attention_rate=step,
+        )
+        claims.append(
+            within(
+                _largest(kept - law),
+                1e-12,
+                id=f"weight_decay.{kind}_steps",
+                source=SOURCE,
+                statement=f"{kind} attention: discrete descent with weight decay moves c by an exact recursion.",
+                null=_largest(kept - kept[0]),
+                null_description="c constant, as without decay",
+                evidence=f"100 steps of {step}, lambda = {decay}.",
             )
         )
     problem = _Problem("exp", "tanh")

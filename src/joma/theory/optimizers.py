@@ -12,7 +12,8 @@ rates ``alpha = eta lambda`` and ``r = 2 alpha_z`` (linear) or ``alpha_z`` (exp)
 The constant is forgotten. For ``r = 2 alpha_w`` (:func:`matched_decay`) nothing else happens: ``C(t) = C(0)
 exp(-2 alpha_w t)``. Linear attention with equal decay rates is such a case; exp attention is one when its
 logits decay twice as fast. Otherwise S leaks into C, and where training comes to rest, Theorem 1's
-coefficient has become another one, with no trace of the rates (:func:`resting_coefficient`).
+coefficient has become another one, with no trace of the rates (:func:`resting_coefficient`). Discrete steps
+have an exact law as well, :func:`descent_under_decay`.
 
 **Momentum** (heavy ball, ``buffer = beta buffer + direction``). Discrete steps obey an exact identity,
 :func:`momentum_drift`. Once the buffer has filled, each squared step counts ``(1 + beta) / (1 - beta)``
@@ -118,6 +119,67 @@ def integral_under_decay(
     return np.asarray(value)
 
 
+def descent_under_decay(
+    attention: Attention,
+    context_weights: Array,
+    logits: Array,
+    *,
+    weight_decay: float,
+    attention_decay: float,
+    weight_rate: float = 1.0,
+    attention_rate: float = 1.0,
+) -> Array:
+    """C under plain descent with weight decay, exactly, from the path at *every* step; (S, ..., M).
+
+    With ``a = eta lambda``, ``q_k = v_k(s+1) - (1 - a_w) v_k(s)`` the gradient's share of a step, and ``Y =
+    (S(s+1) - (1 - a_w)^2 S(s) - coef sum_k q_k^2) / (1 - a_w)``, which is ``2 coef sum_k v_k q_k``,
+
+        exp:     C(s+1) = (1 - a_z) (C + S)(s) + Y - S(s+1),
+        linear:  C(s+1) = (1 - a_z)^2 (C + S)(s) + (1 - a_z) Y + p^2 - S(s+1),  p = z(s+1) - (1 - a_z) z(s).
+
+    No remainder, for any batches and step sizes below ``a = 1``. The logits enter at the first step and, for
+    linear attention, by the squared steps p, as they do without decay.
+
+    Args:
+        attention: linear or exp.
+        context_weights: v (S, ..., K, M), one moment a step.
+        logits: z (S, ..., M).
+        weight_decay: ``lambda_w``.
+        attention_decay: ``lambda_z``.
+        weight_rate: ``eta_w``.
+        attention_rate: ``eta_z``.
+    """
+    decay_rates(  # for its checks
+        attention,
+        weight_decay=weight_decay,
+        attention_decay=attention_decay,
+        weight_rate=weight_rate,
+        attention_rate=attention_rate,
+    )
+    v, z = _path("descent_under_decay", context_weights, logits)
+    kept_w, kept_z = 1 - weight_rate * weight_decay, 1 - attention_rate * attention_decay
+    if not (kept_w > 0 and kept_z > 0):
+        raise InputError(
+            f"descent_under_decay: rate * decay = {1 - kept_w:g} (weights), {1 - kept_z:g} (logits) "
+            "must be below 1."
+        )
+    coefficient = logit_coefficient(attention, weight_rate=weight_rate, attention_rate=attention_rate)
+    side = coefficient * np.square(v).sum(axis=-2)
+    gradient_steps = coefficient * np.square(v[1:] - kept_w * v[:-1]).sum(axis=-2)
+    work = (side[1:] - kept_w**2 * side[:-1] - gradient_steps) / kept_w
+    linear = attention.kind == "linear"
+    value = np.empty_like(z)
+    value[0] = (z[0] ** 2 if linear else z[0]) - side[0]
+    for s in range(len(z) - 1):
+        if linear:
+            step = z[s + 1] - kept_z * z[s]
+            left = kept_z**2 * (value[s] + side[s]) + kept_z * work[s] + step**2
+        else:
+            left = kept_z * (value[s] + side[s]) + work[s]
+        value[s + 1] = left - side[s + 1]
+    return value
+
+
 def resting_coefficient(attention: Attention, *, weight_decay: float, attention_decay: float) -> float:
     """The factor before ``sum_k v_k^2`` where training with weight decay has come to rest.
 
@@ -163,12 +225,7 @@ def momentum_drift(
     _unnormalised(attention, "momentum_drift")
     if not 0 <= momentum < 1:
         raise InputError(f"momentum_drift: momentum = {momentum!r} must lie in [0, 1).")
-    v, z = np.asarray(context_weights, dtype=np.float64), np.asarray(logits, dtype=np.float64)
-    if v.ndim < 3 or z.shape != (*v.shape[:-2], v.shape[-1]):
-        raise InputError(
-            f"momentum_drift: context_weights {v.shape} and logits {z.shape} do not match; give "
-            "(steps, ..., nodes, tokens) and (steps, ..., tokens)."
-        )
+    v, z = _path("momentum_drift", context_weights, logits)
     coefficient = logit_coefficient(attention, weight_rate=weight_rate, attention_rate=attention_rate)
     error = -coefficient * np.square(np.diff(v, axis=0)).sum(axis=-2)
     if attention.kind == "linear":
@@ -198,6 +255,16 @@ def adam_pace(steps: int, *, betas: tuple[float, float] = (0.9, 0.999)) -> Array
     square = lfilter([1 - second], [1.0, -second], ramp**2) / (1 - second**count)
     step = np.divide(mean, np.sqrt(square), out=np.zeros(steps), where=square > 0)
     return np.asarray(np.cumsum(step) / count)
+
+
+def _path(where: str, context_weights: Array, logits: Array) -> tuple[Array, Array]:
+    v, z = np.asarray(context_weights, dtype=np.float64), np.asarray(logits, dtype=np.float64)
+    if v.ndim < 3 or z.shape != (*v.shape[:-2], v.shape[-1]):
+        raise InputError(
+            f"{where}: context_weights {v.shape} and logits {z.shape} do not match; give "
+            "(steps, ..., nodes, tokens) and (steps, ..., tokens)."
+        )
+    return v, z
 
 
 def _unnormalised(attention: Attention, where: str) -> None:
