@@ -122,8 +122,8 @@ class Batches:
         needed = self.batch * (self.length + 1)
         if len(self.tokens) < needed:
             raise InputError(
-                f"the training text has {len(self.tokens)} tokens, fewer than {self.batch} windows "
-                f"of {self.length + 1} needs ({needed}); give a longer text or a smaller batch."
+                f"the training text has {len(self.tokens)} tokens, but a batch of {self.batch} "
+                f"windows of {self.length + 1} needs {needed}; give a longer text or a smaller batch."
             )
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import isotonic_regression
+from scipy.signal import savgol_coeffs, savgol_filter
 
 from joma.errors import InputError
 
@@ -46,14 +46,14 @@ class Bounce:
     rebound_null: float
     """Rebound that one null curve in twenty exceeds."""
     noise: float
-    """Standard deviation of the curve about its smooth."""
+    """Standard deviation of the curve about its smooth (from the median absolute deviation)."""
 
 
 def smooth(values: ArrayLike, window: int) -> FloatArray:
     """Centred moving average with triangular weights over ``window`` points (odd), shorter at the ends."""
     curve = np.asarray(values, dtype=np.float64)
     half = window // 2
-    weights = np.concatenate([np.arange(1, half + 2), np.arange(half, 0, -1)]).astype(np.float64)
+    weights = _kernel(window)
     total = np.convolve(np.ones_like(curve), weights, mode="full")[half : half + curve.size]
     return np.convolve(curve, weights, mode="full")[half : half + curve.size] / total
 
@@ -63,7 +63,7 @@ def bounce(
     values: ArrayLike,
     *,
     window: int | None = None,
-    null: str = "monotone",
+    null: str = "flat",
     resamples: int = 2000,
     seed: int = 0,
 ) -> Bounce:
@@ -72,14 +72,15 @@ def bounce(
     The curve is smoothed over ``window`` points (an odd number; by default about a twentieth of the
     curve, at least 3). The *main* dip is the smooth's lowest point. Against it stands a null:
 
-    - ``null="monotone"``: for the dip, curves that never fall, and for the rebound, curves that
-      never rise: the best monotone fit, plus the noise about the smooth drawn again in blocks of
-      twice the window (a circular block bootstrap, so that its autocorrelation stays);
-    - ``null="shuffled"``: the curve's own values in random order, for both.
+    - ``null="flat"``: the curve's noise without its trend, drawn again in blocks (a circular block
+      bootstrap, so that its autocorrelation stays). Of all curves that never rise (or never fall),
+      the flat one shows a rebound (or a dip) by noise most easily, so it stands for all of them;
+    - ``null="shuffled"``: the curve's own values in random order.
 
     The null's curves are smoothed and measured like the curve itself. Both probabilities are
     (1 + hits) / (1 + resamples), so never zero. *Transients* are valleys before the main dip whose
-    depth and rebound both exceed three standard deviations of the noise.
+    depth and rebound both exceed three standard deviations of the noise; since they are short, they
+    are sought on a curve smoothed over three points.
 
     Args:
         steps: (n,) increasing; training steps, or any other time.
@@ -90,8 +91,8 @@ def bounce(
         InputError: fewer than 8 points, unequal lengths, steps that do not increase, values that
             are not finite, an even window, or an unknown null.
     """
-    if null not in ("monotone", "shuffled"):
-        raise InputError(f"bounce: null = {null!r} is neither 'monotone' nor 'shuffled'.")
+    if null not in ("flat", "shuffled"):
+        raise InputError(f"bounce: null = {null!r} is neither 'flat' nor 'shuffled'.")
     time = np.asarray(steps, dtype=np.float64)
     curve = np.asarray(values, dtype=np.float64)
     _check(time, curve, window)
@@ -99,25 +100,20 @@ def bounce(
         window = max(3, 2 * (curve.size // 40) + 1)
     level = smooth(curve, window)
     main = _dip_at(time, level, int(np.argmin(level)))
-    # A smooth over few points follows the noise: restore the variance that it took away.
-    half = window // 2
-    weights = np.concatenate([np.arange(1, half + 2), np.arange(half, 0, -1)]) / (half + 1) ** 2
-    kept = 1.0 - 2.0 * weights[half] + float(np.sum(weights**2))
-    residuals = (curve - level) / np.sqrt(kept)
-    noise = float(np.std(residuals))
+    residuals = _noise(curve, window)
+    # Robust, since a steep stretch lies beside its own smooth without being noise.
+    noise = float(1.4826 * np.median(np.abs(residuals - np.median(residuals))))
 
     random = np.random.default_rng(seed)
     if null == "shuffled":
-        never_falling = never_rising = random.permuted(np.tile(curve, (resamples, 1)), axis=1)
+        drawn = random.permuted(np.tile(curve, (resamples, 1)), axis=1)
     else:
-        noisy = _blocks(residuals, 2 * window, resamples, random)
-        never_falling = isotonic_regression(curve, increasing=True).x + noisy
-        never_rising = isotonic_regression(curve, increasing=False).x + noisy
-    depths = _depths(_smooth_rows(never_falling, window))
-    rises = _rebounds(_smooth_rows(never_rising, window))
+        drawn = _blocks(residuals, max(2 * window, curve.size // 8), resamples, random)
+    null_levels = _smooth_rows(drawn, window)
+    depths, rises = _depths(null_levels), _rebounds(null_levels)
     return Bounce(
         main=main,
-        transients=_transients(time, level, int(np.argmin(level)), 3.0 * noise),
+        transients=_transients(time, smooth(curve, 3), main.step, 3.0 * noise),
         dip_probability=float(1 + np.sum(depths >= main.depth)) / (1 + resamples),
         dip_null=float(np.quantile(depths, 0.95)),
         rebound_null=float(np.quantile(rises, 0.95)),
@@ -155,10 +151,32 @@ def _dip_at(time: FloatArray, level: FloatArray, index: int) -> Dip:
     )
 
 
-def _transients(time: FloatArray, level: FloatArray, main: int, least: float) -> tuple[Dip, ...]:
-    floors = [i for i in range(1, main) if level[i] < level[i - 1] and level[i] <= level[i + 1]]
+def _transients(time: FloatArray, level: FloatArray, end: float, least: float) -> tuple[Dip, ...]:
+    """Valleys before step ``end`` of a curve smoothed as little as possible: a transient is short."""
+    before = range(1, int(np.searchsorted(time, end)))
+    floors = [i for i in before if level[i] < level[i - 1] and level[i] <= level[i + 1]]
     dips = (_dip_at(time, level, i) for i in floors)
     return tuple(dip for dip in dips if min(dip.depth, dip.rebound) > least)
+
+
+def _noise(curve: FloatArray, window: int) -> FloatArray:
+    """What local parabolas over a quarter of the curve leave of it, without the loss in variance.
+
+    Parabolas, so that a fall and its turn are not taken for noise. They do take some of the noise
+    away, most of all slow noise; the residuals are scaled so that white noise has, *after smoothing
+    over* ``window``, the variance that it should have.
+    """
+    width = max(5, 2 * (curve.size // 8) + 1)
+    kept = -savgol_coeffs(width, 2)
+    kept[width // 2] += 1.0
+    kernel = _kernel(window)
+    share = np.sum(np.convolve(kept, kernel) ** 2) / np.sum(kernel**2)
+    return np.asarray((curve - savgol_filter(curve, width, 2)) / np.sqrt(share))
+
+
+def _kernel(window: int) -> FloatArray:
+    half = window // 2
+    return np.concatenate([np.arange(1, half + 2), np.arange(half, 0, -1)]).astype(np.float64)
 
 
 def _smooth_rows(rows: FloatArray, window: int) -> FloatArray:

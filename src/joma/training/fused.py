@@ -95,6 +95,6 @@ class ClippedAdam:
         if self.clip is not None:
             norm = torch.nn.utils.get_total_norm(p.grad for p in self.parameters if p.grad is not None)
             # clip_grad_norm_ multiplies by clip / (norm + 1e-6) where that is below 1.
-            self.adam.grad_scale = ((norm + 1e-6) / self.clip).clamp_min(1.0)  # type: ignore[attr-defined]
-            self.adam.found_inf = norm.new_zeros(())  # type: ignore[attr-defined]
+            self.adam.grad_scale = ((norm + 1e-6) / self.clip).clamp_min(1.0).float()  # type: ignore[attr-defined]
+            self.adam.found_inf = torch.zeros((), device=norm.device)  # type: ignore[attr-defined]
         self.adam.step()

