@@ -223,7 +223,7 @@ def weight_decay() -> list[Claim]:
                 1e-12,
                 id=f"weight_decay.{kind}_steps",
                 source=SOURCE,
-                statement=f"{kind} attention: discrete descent with weight decay moves c by an exact recursion.",
+                statement=f"{kind} attention: discrete descent with decay moves c by an exact recursion.",
                 null=_largest(kept - kept[0]),
                 null_description="c constant, as without decay",
                 evidence=f"100 steps of {step}, lambda = {decay}.",

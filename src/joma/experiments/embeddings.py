@@ -35,6 +35,27 @@ LAWS = {
     "balance": "W_K W_K' − W_Q W_Q'",
     "block": "U U' − W' W − W_K' W_K − W_Q' W_Q",
 }
+# (model, law) -> the claim's name, and what it states.
+STATEMENTS = {
+    ("one matrix", "theorem 1"): (
+        "one_matrix",
+        "With z = U' A u_q and fixed orthonormal embeddings Theorem 1 holds, at the rate eta |u_q|^2.",
+    ),
+    ("free, embeddings learn", "norm"): (
+        "norm",
+        "When embeddings learn, each token's logit is half the square of its embedding (linear: its "
+        "size), up "
+        "to a constant.",
+    ),
+    ("two matrices", "balance"): (
+        "balance",
+        "With z = U' W_K' W_Q u_q the matrix W_K W_K' - W_Q W_Q' is constant.",
+    ),
+    ("two matrices, embeddings learn", "block"): (
+        "block",
+        "When everything learns, U U' + u_q u_q' - W' W - W_K' W_K - W_Q' W_Q is constant.",
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,44 +197,9 @@ class Embeddings(Experiment):
             ]
             return float(chosen.groupby("run")["value"].last().max())
 
-        cases = [
-            (
-                "one matrix",
-                "theorem 1",
-                ("linear", "exp"),
-                "one_matrix",
-                "With z = U' A u_q and fixed orthonormal embeddings Theorem 1 holds, at the rate eta "
-                "|u_q|^2.",
-                ("two matrices", "theorem 1", "the same with A = W_K' W_Q"),
-            ),
-            (
-                "free, embeddings learn",
-                "norm",
-                ("linear", "exp"),
-                "norm",
-                "When embeddings learn, the logit of each token is half the square of its embedding (linear: "
-                "its size), up to a constant.",
-                ("free, embeddings learn", "theorem 1", "Theorem 1 in the same run"),
-            ),
-            (
-                "two matrices",
-                "balance",
-                ATTENTION,
-                "balance",
-                "With z = U' W_K' W_Q u_q the matrix W_K W_K' - W_Q W_Q' is constant.",
-                ("two matrices", "theorem 1", "Theorem 1 in the same run"),
-            ),
-            (
-                "two matrices, embeddings learn",
-                "block",
-                ATTENTION,
-                "block",
-                "When everything learns, U U' + u_q u_q' - W' W - W_K' W_K - W_Q' W_Q is constant.",
-                ("two matrices, embeddings learn", "theorem 1", "Theorem 1 in the same run"),
-            ),
-        ]
-        for model, law, kinds, name, statement, null in cases:
-            for attention in kinds:
+        for (model, law), (name, statement) in STATEMENTS.items():
+            own = "two matrices" if law == "theorem 1" else model
+            for attention in ATTENTION if law in ("balance", "block") else ATTENTION[:2]:
                 has_null = attention != "softmax"  # Theorem 1 has no such constant there
                 found.append(
                     within(
@@ -222,11 +208,11 @@ class Embeddings(Experiment):
                         id=f"embeddings.{name}_{attention}",
                         source="JoMA Sec. 7, Thm 1",
                         statement=statement,
-                        null=worst(null[0], null[1], attention) if has_null else None,
-                        null_description=null[2] if has_null else "",
+                        null=worst(own, "theorem 1", attention) if has_null else None,
+                        null_description=f"Theorem 1's constant in the model '{own}'" if has_null else "",
                         evidence=f"{attention} attention: drift over how far the terms moved, at the "
-                        "end, largest of "
-                        f"{self.seeds} seeds.",
+                        "end, largest "
+                        f"of {self.seeds} seeds.",
                     )
                 )
         found.append(self._synonyms(tables["course"]))
@@ -237,15 +223,13 @@ class Embeddings(Experiment):
                 id="embeddings.accelerates",
                 source="JoMA Sec. 7",
                 statement="Z = U W_Q W_K' U' may accelerate the training dynamics of Z.",
-                expected="logits that moved farther than free ones, by the time free ones have moved "
-                "half their way",
+                expected="above 1: farther than free logits when those have moved half their way",
                 measured=reached[self.scale],
                 tolerance=1.0,
                 null=reached[self.scale / 2],
                 null_description="W_Q and W_K from half the scale: the initial scale alone decides",
-                evidence="Motion of the logits over that of free ones, exp attention, median of the "
-                "seeds. At first "
-                "dz/dt = (|W_Q u_q|^2 + U' W_K' W_K U) s in place of s.",
+                evidence="Motion over that of free logits, exp attention, median of the seeds. At first dz/dt = "
+                "(|W_Q u_q|^2 + U' W_K' W_K U) s in place of s.",
             )
         )
         return found
@@ -253,10 +237,8 @@ class Embeddings(Experiment):
     def _synonyms(self, course: pandas.DataFrame) -> Claim:
         from joma.reporting.claims import judge
 
-        ends = course[course["model"] == "free, embeddings learn"].groupby(["metric", "attention", "run"])[
-            "value"
-        ]
-        last = ends.last()
+        chosen = course[course["model"] == "free, embeddings learn"]
+        last = chosen.groupby(["metric", "attention", "run"])["value"].last()
         together, apart = float(last["synonyms"].min()), float(last["unrelated"].max())
         return judge(
             together > 0.1 and together > 2 * abs(apart),
