@@ -228,8 +228,7 @@ class Embeddings(Experiment):
                 tolerance=1.0,
                 null=reached[self.scale / 2],
                 null_description="W_Q and W_K from half the scale: the initial scale alone decides",
-                evidence="Motion over that of free logits, exp attention, median of the seeds. At first dz/dt = "
-                "(|W_Q u_q|^2 + U' W_K' W_K U) s in place of s.",
+                evidence="Exp attention, median of the seeds. dz/dt = (|W_Q u_q|^2 + U'W_K'W_K U) s, not s.",
             )
         )
         return found
