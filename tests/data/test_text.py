@@ -18,28 +18,8 @@ def corpus(training: str, validation: str = "b a z") -> Corpus:
 
 
 def test_basic_english() -> None:
-    assert basic_english("It's (nearly) 5; isn't it: yes, it is! <br /> Really?") == (
-        [
-            "it",
-            "'",
-            "s",
-            "(",
-            "nearly",
-            ")",
-            "5",
-            "isn",
-            "'",
-            "t",
-            "it",
-            "yes",
-            ",",
-            "it",
-            "is",
-            "!",
-            "really",
-            "?",
-        ]
-    )
+    words = basic_english("It's (nearly) 5; isn't it: yes, it is! <br /> Really?")
+    assert " ".join(words) == "it ' s ( nearly ) 5 isn ' t it yes , it is ! really ?"
     assert basic_english('a <unk> "quoted" word') == ["a", "<unk>", "quoted", "word"]
 
 

@@ -100,15 +100,15 @@ def bounce(
         window = max(3, 2 * (curve.size // 40) + 1)
     level = smooth(curve, window)
     main = _dip_at(time, level, int(np.argmin(level)))
-    residuals = _noise(curve, window)
-    # Robust, since a steep stretch lies beside its own smooth without being noise.
+    residuals, lost = _noise(curve, window)
+    # Robust, since a steep stretch lies beside its own trend without being noise.
     noise = float(1.4826 * np.median(np.abs(residuals - np.median(residuals))))
 
     random = np.random.default_rng(seed)
     if null == "shuffled":
         drawn = random.permuted(np.tile(curve, (resamples, 1)), axis=1)
     else:
-        drawn = _blocks(residuals, max(2 * window, curve.size // 8), resamples, random)
+        drawn = lost * _blocks(residuals, max(2 * window, curve.size // 8), resamples, random)
     null_levels = _smooth_rows(drawn, window)
     depths, rises = _depths(null_levels), _rebounds(null_levels)
     return Bounce(
@@ -152,26 +152,26 @@ def _dip_at(time: FloatArray, level: FloatArray, index: int) -> Dip:
 
 
 def _transients(time: FloatArray, level: FloatArray, end: float, least: float) -> tuple[Dip, ...]:
-    """Valleys before step ``end`` of a curve smoothed as little as possible: a transient is short."""
-    before = range(1, int(np.searchsorted(time, end)))
-    floors = [i for i in before if level[i] < level[i - 1] and level[i] <= level[i + 1]]
-    dips = (_dip_at(time, level, i) for i in floors)
+    """Valleys that recover before step ``end``, on a curve smoothed as little as possible."""
+    stop = int(np.searchsorted(time, end))
+    floors = [i for i in range(1, stop) if level[i] < level[i - 1] and level[i] <= level[i + 1]]
+    dips = (_dip_at(time[: stop + 1], level[: stop + 1], i) for i in floors)
     return tuple(dip for dip in dips if min(dip.depth, dip.rebound) > least)
 
 
-def _noise(curve: FloatArray, window: int) -> FloatArray:
-    """What local parabolas over a quarter of the curve leave of it, without the loss in variance.
+def _noise(curve: FloatArray, window: int) -> tuple[FloatArray, float]:
+    """What local parabolas over a quarter of the curve leave of it, and how much that is too little.
 
     Parabolas, so that a fall and its turn are not taken for noise. They do take some of the noise
-    away, most of all slow noise; the residuals are scaled so that white noise has, *after smoothing
-    over* ``window``, the variance that it should have.
+    away, most of all slow noise: the second value is the factor by which white noise, *smoothed over*
+    ``window``, is larger than its residuals smoothed likewise.
     """
     width = max(5, 2 * (curve.size // 8) + 1)
     kept = -savgol_coeffs(width, 2)
     kept[width // 2] += 1.0
     kernel = _kernel(window)
-    share = np.sum(np.convolve(kept, kernel) ** 2) / np.sum(kernel**2)
-    return np.asarray((curve - savgol_filter(curve, width, 2)) / np.sqrt(share))
+    lost = np.sqrt(np.sum(kernel**2) / np.sum(np.convolve(kept, kernel) ** 2))
+    return np.asarray(curve - savgol_filter(curve, width, 2)), float(lost)
 
 
 def _kernel(window: int) -> FloatArray:
