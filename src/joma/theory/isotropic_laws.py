@@ -114,6 +114,12 @@ class IsotropicLaw(ABC):
         return np.asarray(np.where(at < 0.5, -x, x))
 
 
+def _half_beta(a: float, x: Array) -> Array:
+    """P[s > x] for the density (1 - s^2)^(a-1) on [-1, 1], 0 <= x <= 1, from whichever end is near."""
+    near = 0.5 - 0.5 * special.betainc(0.5, a, np.square(x))
+    return np.asarray(np.where(x < 0.5, near, 0.5 * special.betainc(a, 0.5, (1.0 - x) * (1.0 + x))))
+
+
 class Gaussian(IsotropicLaw):
     """N(0, I) in any dimension: theta_1 = Phi(rho), theta_2 = phi(rho)."""
 
@@ -163,8 +169,7 @@ class UniformBall(IsotropicLaw):
         return np.asarray(np.where(np.abs(at) < 1.0, self._c * room ** ((self.dimension - 1) / 2), 0.0))
 
     def _log_tail(self, x: Array) -> Array:
-        room = np.clip((1.0 - x) * (1.0 + x), 0.0, 1.0)
-        half = 0.5 * special.betainc((self.dimension + 1) / 2, 0.5, room)
+        half = _half_beta((self.dimension + 1) / 2, np.minimum(x, 1.0))
         return np.log(half, out=np.full(np.shape(half), -np.inf), where=half > 0)
 
     def _excess(self, x: Array) -> Array:
@@ -296,7 +301,7 @@ class RadialLaw(IsotropicLaw):
     def _sphere_tail(self, u: float) -> float:
         if self.dimension == 1:
             return 0.5
-        return float(0.5 * special.betainc((self.dimension - 1) / 2, 0.5, (1 - u) * (1 + u)))
+        return float(_half_beta((self.dimension - 1) / 2, np.asarray(u)))
 
     def _sphere_partial_mean(self, u: float) -> float:
         if self.dimension == 1:

@@ -61,9 +61,12 @@ class Course:
     @property
     def v(self) -> Array:
         """The weights, (n, m)."""
-        return np.asarray(
-            np.where(self.side > 0, -np.expm1(-self.log_inverse_delta), 1 + self.delta) * self.mu
-        )
+        share = -np.expm1(-self.log_inverse_delta)
+        beyond = self.side < 0
+        if np.any(beyond):
+            share[:, beyond] = 1.0 + np.exp(-self.log_inverse_delta[:, beyond])
+        share *= self.mu
+        return np.asarray(share)
 
     @property
     def delta(self) -> Array:
@@ -99,8 +102,12 @@ def solve(
     if not rate > 0:
         raise InputError(f"salience.solve: rate = {rate!r}; give a positive learning rate.")
     course = np.empty((scaled.size, t.size))
+    order = np.argsort(t, kind="stable")
+    rising = rate * t[order]
     for block in blocks(scaled):
-        course[block] = Clock.build(scaled[block], side[block], start[block]).position(rate * t)
+        course[block] = Clock.build(scaled[block], side[block], start[block]).position(rising)
+    if np.any(np.diff(order) != 1):
+        course[:, order] = course.copy()
     return Course(_vector(mu), t, course.T, side)
 
 

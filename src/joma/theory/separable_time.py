@@ -27,7 +27,7 @@ _POINTS, _WEIGHTS = (0.5 * a for a in np.polynomial.legendre.leggauss(4))
 _POINTS = _POINTS + 0.5
 # Beyond s_end the integrand is its limit exp(-mu^2/2) to a relative 1e-18.
 _TAIL = 41.5
-_ROWS = 256
+_ROWS = 1024
 # Points inverted at once: the working arrays then stay in the cache.
 _CACHED = 16384
 
@@ -85,26 +85,38 @@ class Clock:
         return np.asarray(self.times[row][k] + partial + beyond)
 
     def position(self, t: Array) -> Array:
-        """``s`` at the times ``t``: (m, n_times) for ``t`` of shape (n_times,), non-negative."""
+        """``s`` at the times ``t``: (m, n_times) for ``t`` of shape (n_times,), rising, non-negative."""
         out = np.empty((self.mu.size, t.size))
         rows = max(1, _CACHED // max(t.size, 1))
         for first in range(0, self.mu.size, rows):
-            out[first : first + rows] = self._positions(slice(first, first + rows), t)
+            self._positions(slice(first, first + rows), t, out[first : first + rows])
         return out
 
-    def _positions(self, rows: slice, t: Array) -> Array:
-        nodes, times = self.nodes[rows], self.times[rows]
-        mu, sign = self.mu[rows], self.sign[rows]
-        last = nodes.shape[1] - 1
-        k = np.stack([np.searchsorted(row, t, side="right") for row in times]) - 1
-        # Past the panels the rate is constant (a row's padding has no width and is never entered).
-        s = nodes[:, -1:] + (t - times[:, -1:]) * np.exp(0.5 * np.square(mu))[:, None]
-        row, column = np.nonzero(k < last)
-        k = k[row, column]
-        begin, left = times[row, k], nodes[row, k]
-        duration, width = times[row, k + 1] - begin, nodes[row, k + 1] - left
-        s[row, column] = left + _invert(mu[row], sign[row], t[column] - begin, left, width, duration)
-        return s
+    def _positions(self, rows: slice, t: Array, out: Array) -> None:
+        nodes, times, mu, sign = self.nodes[rows], self.times[rows], self.mu[rows], self.sign[rows]
+        # As both rise, the times that fall into a panel are neighbours: count them, panel by panel.
+        counts = np.diff(np.searchsorted(t, times), axis=1)
+        inside = counts.sum(axis=1)
+        # Past the panels the rate is constant.
+        rate = np.exp(0.5 * np.square(mu))[:, None]
+        np.multiply(t - times[:, -1:], rate, out=out)
+        out += nodes[:, -1:]
+        panels = counts.ravel()
+        used = panels > 0
+        panels = panels[used]
+
+        def spread(table: Array) -> Array:
+            return np.repeat(table.ravel()[used], panels)
+
+        begun = np.arange(t.size) < inside[:, None]
+        begin = times[:, :-1]
+        elapsed = np.broadcast_to(t, out.shape)[begun] - spread(begin)
+        pace = np.exp(_exponent(mu[:, None], sign[:, None], nodes)[0])
+        left, width, duration = spread(nodes[:, :-1]), spread(np.diff(nodes)), spread(np.diff(times))
+        paces = spread(pace[:, :-1]), spread(pace[:, 1:])
+        out[begun] = left + _invert(
+            np.repeat(mu, inside), np.repeat(sign, inside), elapsed, left, width, duration, paces
+        )
 
 
 def _integrate(mu: Array | float, sign: Array | float, left: Array, width: Array) -> Array:
@@ -118,13 +130,23 @@ def _integrate(mu: Array | float, sign: Array | float, left: Array, width: Array
     return np.asarray(total * width)
 
 
-def _invert(mu: Array, sign: Array, elapsed: Array, left: Array, width: Array, duration: Array) -> Array:
-    """How far into a panel, ``width`` wide and crossed in ``duration``, one is after ``elapsed``."""
-    # Cubic Hermite guess, from the panel's ends and the rates there ...
+def _invert(
+    mu: Array,
+    sign: Array,
+    elapsed: Array,
+    left: Array,
+    width: Array,
+    duration: Array,
+    pace: tuple[Array, Array],
+) -> Array:
+    """How far into a panel, ``width`` wide and crossed in ``duration``, one is after ``elapsed``.
+
+    ``pace`` is ds/dt at its two ends.
+    """
+    # Cubic Hermite guess, from the panel's ends and the pace there ...
     tau = elapsed / duration
-    rate_left = duration * np.exp(_exponent(mu, sign, left)[0])
-    rate_right = duration * np.exp(_exponent(mu, sign, left + width)[0])
-    curve = rate_left - width + tau * (2.0 * width - rate_left - rate_right)
+    begin, end = (duration * p for p in pace)
+    curve = begin - width + tau * (2.0 * width - begin - end)
     step = np.clip(tau * (width + (1.0 - tau) * curve), 0.0, width)
     # ... and one Halley step on the integral itself, whose error is the cube of the guess's.
     w, slope = _exponent(mu, sign, left + step)
@@ -134,7 +156,7 @@ def _invert(mu: Array, sign: Array, elapsed: Array, left: Array, width: Array, d
 
 
 def blocks(mu: Array) -> Iterator[NDArray[np.intp]]:
-    """Indices of the components in blocks of like ``mu``: small enough for the cache."""
+    """Indices of the components in blocks of like ``mu``, which need about as many panels."""
     order = np.argsort(mu, kind="stable")
     for first in range(0, order.size, _ROWS):
         yield order[first : first + _ROWS]

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from joma.errors import InputError
+from joma.experiments.theorem4 import Theorem4
+from joma.progress import Progress
+from joma.reporting.figures import style
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return Theorem4().run(Progress(quiet=True))
+
+
+def test_claims(tables):
+    verdicts = {claim.id: claim.verdict for claim in Theorem4().claims(tables)}
+    assert verdicts.pop("theorem4.condition") == "corrected"
+    assert set(verdicts.values()) == {"holds"}
+    assert len(verdicts) == 6
+
+
+def test_no_attention_no_salience(tables):
+    none = tables["ratio"].query("run == 'none'")["value"]
+    assert none.to_numpy() == pytest.approx(np.ones(len(none)), rel=1e-6)
+
+
+def test_a_wrong_law_would_be_seen(tables):
+    """Speeds of linear attention, passed off as exp attention's."""
+    limits = tables["limits"].copy()
+    linear = limits.query("run == 'linear' and metric == 'ratio of speeds'")["value"].to_numpy()
+    laws = limits.query("run == 'exp' and metric == 'law'")["value"].to_numpy()
+    rows = (limits["run"] == "exp") & (limits["metric"] == "relative error")
+    limits.loc[rows, "value"] = np.abs(linear / laws - 1)
+    verdicts = {claim.id: claim.verdict for claim in Theorem4().claims({**tables, "limits": limits})}
+    assert verdicts["theorem4.exp"] == "fails"
+
+
+def test_deviation_agrees_with_golden(golden):
+    """Lambda at delta_k = .1 for mu = (3, 2), from the table's own curve."""
+    entry = golden("thm4_ratio_.1")
+    table = Theorem4(critical_points=(3.0, 2.0))._deviation()
+    curve = table[table["metric"] == "Lambda"]
+    found = np.interp(np.log(10), curve["log_inverse_delta_k"], curve["value"])
+    assert found == pytest.approx(entry["expected"][1], rel=0.01)
+
+
+def test_repeats_and_draws(tables, tmp_path):
+    again = Theorem4().run(Progress(quiet=True))
+    for name, table in tables.items():
+        pd.testing.assert_frame_equal(table, again[name], check_exact=True)
+    with style("light"):
+        Theorem4().draw(tables).savefig(tmp_path / "figure.png")
+
+
+def test_bad_settings():
+    with pytest.raises(InputError, match="two components"):
+        Theorem4(critical_points=(2.0,))
+    with pytest.raises(InputError, match="skew"):
+        Theorem4(skew=1.0)
