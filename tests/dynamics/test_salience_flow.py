@@ -106,6 +106,20 @@ def test_acting_attention_is_softmax_of_half_the_square():
     assert share == pytest.approx(logits / logits.sum(axis=1, keepdims=True), abs=1e-6)
 
 
+def test_following_softmax():
+    """1'z is constant, the speeds are the attention's; a single component has nothing to compete with."""
+    mu = np.array([2.4, 1.5, 2.0])
+    z0 = np.array([0.5, 0.0, -0.5])
+    course, z = flow.integrate_following_softmax(mu, [0.3, 1.0, 40.0, 41.0], z0=z0)
+    drift = z.sum(axis=1) - z0.sum()
+    assert drift == pytest.approx(np.zeros(4), abs=1e-9)
+    speed = np.diff(course.log_inverse_delta[2:], axis=0)[0]
+    b = np.exp(z[-1]) / np.exp(z[-1]).sum()
+    assert speed == pytest.approx(3 * b, rel=1e-7)
+    alone, _ = flow.integrate_following_softmax([2.0], [0.5, 3.0])
+    assert alone.log_inverse_delta[:, 0] == pytest.approx([0.5, 3.0], rel=1e-10)
+
+
 def test_starts_at_its_start():
     assert flow.integrate([2.0, 3.0], 0.0, v0=0.5).v == pytest.approx(np.full((1, 2), 0.5))
 
@@ -121,6 +135,7 @@ def test_starts_at_its_start():
         (lambda: flow.integrate([2.0], 1.0, attention="cosine"), "unknown"),
         (lambda: flow.integrate([2.0, 1.0], 1.0, attention="softmax", bbar=[0.5, 0.6]), "sum to one"),
         (lambda: flow.attention_entropy([1.0], 0.0), "positive"),
+        (lambda: flow.integrate_following_softmax([-1.0, 2.0], [1.0]), "positive"),
         (lambda: flow.script_dynamics([1.0], steps=0), "positive"),
         (lambda: flow.script_dynamics([]), "at least one"),
         (lambda: flow.acting_attention([0.0, 1.0], [[1.0], [1.0]], [1.0]), "below its mu"),

@@ -14,6 +14,7 @@ from joma.dynamics.salience_flow import (
     acting_attention,
     attention_entropy,
     integrate,
+    integrate_following_softmax,
     script_dynamics,
 )
 from joma.reporting.claims import Claim, correct, judge, within
@@ -253,6 +254,10 @@ def _ratios() -> list[Claim]:
         )
         skewed = max(skewed, abs(measured / expected - 1))
         held_back = max(held_back, abs(measured / law - 1))
+    following, logits = integrate_following_softmax(mu, [4e3, 8e3])
+    gain = np.diff(following.log_inverse_delta, axis=0)[0]
+    followed = float(gain[0] / gain[1])
+    final = float(np.exp(logits[-1, 0] - logits[-1, 1]))
     return [
         correct(
             id="theorem4.remark_exponent",
@@ -300,6 +305,17 @@ def _ratios() -> list[Claim]:
             null=held_back,
             null_description="error of Theorem 4's ratio in the same integrations",
             evidence="three bbar, by integration; salience can be turned round (bbar_j = .6, bbar_k = .1)",
+        ),
+        within(
+            abs(followed / final - 1),
+            1e-7,
+            id="theorem4.softmax_following",
+            source="JoMA Thm 1 and 4 (not in the paper)",
+            statement="Where bbar follows the softmax attention instead of staying constant, the ratio is "
+            f"exp(z_j - z_k) of the final logits, {followed:.3f} here; Theorem 4 would have {law:.3f}.",
+            null=abs(followed / law - 1),
+            null_description="error of Theorem 4's ratio in the same integration",
+            evidence="mu = 2.4, 1.5, 2.0 from equal logits, by integration",
         ),
     ]
 

@@ -85,6 +85,51 @@ def integrate(
     return Course(m, t, solution.y.T, side)
 
 
+def integrate_following_softmax(
+    mu: ArrayLike, times: ArrayLike, *, z0: ArrayLike = 0.0, tolerance: float = 1e-11
+) -> tuple[Course, Array]:
+    """Softmax attention whose average bbar is not held constant but follows the attention.
+
+        v' = M (mu - v) b,    z' = v v' - b (v.v'),    b = softmax(z),    from v(0) = 0
+
+    i.e. the softmax part of Theorem 1 before its assumption of a constant bbar. The logits then stay
+    finite, the components' speeds end in the ratio exp(z_j - z_k) at the end, and this is far from
+    exp((mu_j^2 - mu_k^2)/2): the more a component is attended to, the more it is held back.
+
+    Args:
+        mu: critical points, (m,), positive.
+        times: (n,), rising.
+        z0: logits at the start, (m,) or one for all.
+        tolerance: relative and absolute, per step.
+
+    Returns the course and the logits z, (n, m).
+    """
+    m, start, t = _input(mu, 0.0, times)
+    if np.any(m < 0):
+        raise InputError("integrate_following_softmax: mu must be positive (mirror a negative component).")
+    size = m.size
+    logits = np.broadcast_to(np.asarray(z0, dtype=np.float64), m.shape)
+
+    def slope(_: float, state: Array) -> Array:
+        remaining = np.exp(-state[:size])
+        b = softmax(state[size:])
+        gain = m * (1.0 - remaining) * m * remaining * size * b
+        return np.concatenate([size * b, gain - b * gain.sum()])
+
+    solution = solve_ivp(
+        slope,
+        (0.0, float(t[-1])),
+        np.concatenate([start, logits]),
+        method="DOP853",
+        t_eval=t,
+        rtol=tolerance,
+        atol=tolerance,
+    )
+    if not solution.success:
+        raise DivergenceError(f"integrate_following_softmax: the solver stopped ({solution.message})")
+    return Course(m, t, solution.y[:size].T, np.ones(size)), solution.y[size:].T
+
+
 def attention_entropy(v: ArrayLike, temperature: float = 2.0) -> Array:
     """Entropy in nats of softmax(v^2/T) over the last axis.
 

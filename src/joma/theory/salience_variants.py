@@ -10,7 +10,9 @@ learning rates z^2 = (eta_z/eta_w) v^2 + c: divide c by eta_z/eta_w =: k and run
 as fast.
 
 Softmax attention multiplies by exp(v^2/2 - bbar |v|^2/2)/A. Whatever is common to all components only
-changes the clock, so uniform bbar leaves F(r_j, mu_j) equal for all j and Theorem 4 as it is.
+changes the clock, so uniform bbar leaves F(r_j, mu_j) equal for all j and Theorem 4 as it is. All this
+takes bbar as constant, as Theorem 1 does; where it follows the attention the ratio comes out far smaller
+(:func:`joma.dynamics.salience_flow.integrate_following_softmax`).
 """
 
 from __future__ import annotations
