@@ -89,10 +89,9 @@ def run_experiment(
         UnfinishedError: the disk is full, or the training diverged; finished parts are kept.
     """
     with _held(directory):
-        if overwrite:
-            _clear(directory)
         description = _describe(experiment, preset)
-        _check_identity(directory, description)
+        if not (overwrite and _clear(directory)):
+            _check_identity(directory, description)
         if (directory / _CLAIMS).exists():
             return read_run(directory)
         if not (directory / _SETTINGS).exists():
@@ -124,9 +123,8 @@ def write_claims(
     """A run directory of claims alone, without settings, tables or figure; found again if finished."""
     with _held(directory):
         description = {**_environment(), "experiment": name, "title": title, "reproduces": "", "settings": {}}
-        if overwrite:
-            _clear(directory)
-        _check_identity(directory, description)
+        if not (overwrite and _clear(directory)):
+            _check_identity(directory, description)
         if not (directory / _CLAIMS).exists():
             _write_yaml(directory / _SETTINGS, description)
             _write_json_claims(directory, compute())
@@ -230,15 +228,16 @@ def _check_identity(directory: Path, description: Mapping[str, Any]) -> None:
                 )
 
 
-def _clear(directory: Path) -> None:
-    """Remove a run's own files, and only those."""
+def _clear(directory: Path) -> bool:
+    """Remove a run's own files, and only those; False where there is no run."""
     if _read_settings(directory) is None:
-        return
+        return False
     for name in ("parts", "checkpoints"):
         shutil.rmtree(directory / name, ignore_errors=True)
     patterns = (_CLAIMS, "*.parquet", "figure.*", "figure-dark.png", _SETTINGS)
     for path in [match for pattern in patterns for match in directory.glob(pattern)]:
         path.unlink()
+    return True
 
 
 @contextlib.contextmanager

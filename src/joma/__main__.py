@@ -1,0 +1,7 @@
+"""``python -m joma``."""
+
+import sys
+
+from joma.cli import main
+
+sys.exit(main())

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import joma.cli as cli
+import toy
+from joma.experiments import catalog
+
+
+@pytest.fixture
+def with_toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = catalog.find
+    monkeypatch.setattr(catalog, "find", lambda name: toy.Toy if name == "toy" else real(name))
+
+
+def joma(*arguments: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # type: ignore[call-overload, no-any-return]
+        [sys.executable, "-m", "joma", *arguments], capture_output=True, text=True, timeout=120, **kwargs
+    )
+
+
+def test_help_and_list_import_nothing_heavy() -> None:
+    for command in (
+        ["--help"],
+        ["list"],
+        ["list", "--json"],
+        ["run", "--help"],
+        ["run", "fig6", "--help"],
+        ["--version"],
+    ):
+        code = (
+            "import sys, contextlib, io\nfrom joma.cli import main\n"
+            "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
+            f"    main({command!r})\n"
+            "heavy = {'torch', 'pandas', 'numpy', 'scipy', 'matplotlib', 'transformers'} & set(sys.modules)\n"
+            "sys.exit(f'imported {heavy}' if heavy else 0)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, (command, done.stderr)
+
+
+def test_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list"]) == 0
+    shown = capsys.readouterr().out
+    assert cli.main(["list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [entry["name"] for entry in listed] == catalog.names()
+    assert all(name in shown for name in catalog.names())
+
+
+@pytest.mark.usefixtures("with_toy")
+def test_run_with_settings_as_people_type_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "run")
+    words = [
+        "run",
+        "toy",
+        "--parts=3",
+        "--sizes",
+        "4,5",
+        "--limit",
+        "none",
+        "--flag",
+        "true",
+        "--out",
+        out,
+        "--json",
+    ]
+    assert cli.main(words) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["directory"] == out
+    assert [claim["id"] for claim in result["claims"]] == ["toy.count"]
+    assert cli.main([*words[:-1]]) == 0
+    shown = capsys.readouterr().out
+    assert "HOLDS" in shown
+    assert shown.rstrip().endswith(out)
+
+
+@pytest.mark.usefixtures("with_toy")
+def test_config_file_and_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "settings.yaml").write_text("parts: 4\nrate: 0.125\n")
+    out = tmp_path / "run"
+    words = [
+        "run",
+        "toy",
+        "--preset",
+        "paper",
+        "--config",
+        str(tmp_path / "settings.yaml"),
+        "--rate",
+        "2",
+        "--out",
+        str(out),
+    ]
+    assert cli.main(words) == 0
+    from joma.runs import read_run
+
+    settings = read_run(out).settings
+    assert settings["preset"] == "paper"
+    assert (settings["settings"]["parts"], settings["settings"]["rate"]) == (4, 2.0)
+    assert settings["settings"]["note"] == "long"
+
+
+@pytest.mark.usefixtures("with_toy")
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["rum"], 2, "no command 'rum'; did you mean 'run'"),
+        (["run", "fig66"], 2, "no experiment 'fig66'; did you mean 'fig6'"),
+        (["run", "toy", "--prats", "3"], 2, "unknown argument '--prats'; did you mean '--parts'"),
+        (["run", "toy", "--parts", "many"], 2, "parts"),
+        (["run", "toy", "--parts", "0"], 2, "setting parts = 0 is out of range"),
+        (["run", "toy", "--preset", "papper"], 2, "no preset 'papper'; did you mean 'paper'"),
+        (["run", "toy", "--config", "nowhere.yaml"], 2, "nowhere.yaml"),
+        (["run", "toy", "--fail-at", "0"], 1, "part 0 diverged; lower the rate"),
+        (["run", "toy", "--out", "/proc/nowhere"], 2, "cannot be written"),
+        (["report", "nowhere"], 2, "nowhere is not a directory"),
+        (["report", "."], 2, "holds no run"),
+        (["check", "theorem22"], 2, "no group of checks 'theorem22'; did you mean 'theorem2'"),
+    ],
+)
+def test_errors_are_one_line(
+    words: list[str],
+    status: int,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words) == status
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("joma: ")
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+
+
+@pytest.mark.usefixtures("with_toy")
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    with pytest.raises(ArithmeticError):
+        cli.main(["run", "toy", "--fail_at", "0", "--out", str(tmp_path / "x"), "--debug"])
+
+
+@pytest.mark.usefixtures("with_toy")
+def test_report_of_a_folder_of_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "ab":
+        assert cli.main(["run", "toy", "--out", str(tmp_path / name)]) == 0
+    capsys.readouterr()
+    assert cli.main(["report", str(tmp_path)]) == 0
+    page = Path(capsys.readouterr().out.strip())
+    assert page == tmp_path / "report.html"
+    assert page.read_text().count("<section") == 2
+    assert (
+        cli.main(["report", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "p.html")]) == 0
+    )
+    assert (tmp_path / "p.html").exists()
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m joma list | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_interruption_is_one_line_and_the_run_continues(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        *("-m", "joma", "run", "fig6", "--corpus", "python-reference", "--vocabulary-size", "200"),
+        *(
+            "--steps",
+            "300",
+            "--width",
+            "16",
+            "--hidden",
+            "16",
+            "--windows",
+            "5",
+            "--out",
+            str(tmp_path / "run"),
+        ),
+    ]
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "run" / "settings.yaml").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(running.pid, signal.SIGINT)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert (
+        errors == "joma: interrupted; finished parts are kept, and the same command continues from there.\n"
+    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "claims.json").exists()
