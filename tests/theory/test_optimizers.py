@@ -202,7 +202,7 @@ def test_discrete_decay_identity_is_exact(kind, weight_decay, decay_logits, rate
 def test_at_rest_the_coefficient_is_that_of_the_decays(attention) -> None:
     """Saturating nodes, v and z come to rest, and the logits follow the decays, not the rates."""
     case = Case(attention, 2, "tanh")
-    # Without the query's residual, whose growing weight would saturate the nodes before the tokens' have grown.
+    # Without the query's residual, whose weight would saturate the nodes before the tokens' have grown.
     case.block = Block(Embeddings.orthonormal(4, residual=False), attention, activation("tanh"))
     case.logits = np.abs(case.logits) + 0.5
     case.gradient = np.tile([1.5, -1.0], (10, 1))  # strong enough to hold out against the decay
