@@ -101,8 +101,9 @@ def bounce(
     level = smooth(curve, window)
     main = _dip_at(time, level, int(np.argmin(level)))
     residuals, lost = _noise(curve, window)
-    # Robust, since a steep stretch lies beside its own trend without being noise.
+    # Robust and clipped, since a steep stretch lies beside its own trend without being noise.
     noise = float(1.4826 * np.median(np.abs(residuals - np.median(residuals))))
+    residuals = np.clip(residuals, -4.0 * noise, 4.0 * noise)
 
     random = np.random.default_rng(seed)
     if null == "shuffled":
