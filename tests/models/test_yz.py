@@ -111,11 +111,19 @@ def test_both_forms_start_with_the_variance_of_a_linear_layer(rank: int | None) 
     assert abs(float(entries.mean())) < 3e-3
 
 
-def test_an_identity_start_passes_one_hot_states_on() -> None:
+def test_an_identity_start_passes_mixed_states_on() -> None:
     torch.manual_seed(0)
     model = YZ(60, layers=2, residual=False, start="identity")
-    assert float((model.decoder_matrix(0).detach().diagonal() - 1).abs().max()) <= 60**-0.5
+    assert torch.equal(model.decoder_matrix(0), torch.eye(60))
     assert float(model.decoder_matrix(1).detach().abs().max()) <= 60**-0.5
+    with torch.no_grad():
+        for layer in range(2):
+            model.logit_matrices[layer].left.zero_()
+    tokens = torch.tensor([[4, 7]])
+    # uniform attention twice: e4, then unit(e4 + unit(e4 + e7))
+    first, second = torch.eye(60)[4], (torch.eye(60)[4] + torch.eye(60)[7]) / 2**0.5
+    expected = torch.stack([first, (first + second) / (first + second).norm()])
+    torch.testing.assert_close(model.hidden_states(tokens)[0], expected)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])

@@ -69,8 +69,8 @@ class YZ(nn.Module):
         residual: add a token's own state to what it attended to.
         normalised: divide by the 2-norm before decoding.
         start: ``uniform`` in +-1/sqrt(M), as ``nn.Linear``'s; ``zero`` (one layer only: with more, no
-            gradient would reach any weight); ``identity`` adds the unit matrix to the Y of all layers but the
-            top one, so that a new layer begins by passing on what it gets (free matrices only).
+            gradient would reach any weight); ``identity`` makes the Y of all layers but the top one the unit
+            matrix, so that a layer begins by passing on what it mixed (free matrices only).
         longest: longest sequence.
 
     Raises InputError for a size below its least, and for a start that the form does not have.
@@ -122,7 +122,7 @@ class YZ(nn.Module):
                 self._z(0).left.zero_()
             if start == "identity":
                 for layer in range(layers - 1):
-                    self._y(layer).left.add_(torch.eye(vocabulary_size))
+                    self._y(layer).left.copy_(torch.eye(vocabulary_size))
         self.mask: Tensor
         mask = torch.full((longest, longest), float("-inf")).triu(1)
         self.register_buffer("mask", mask, persistent=False)
