@@ -1,2 +1,36 @@
-"""joma: the laboratory for the training dynamics of transformers."""
+"""joma: the laboratory for the training dynamics of transformers.
+
+Nothing heavy is imported before it is used: ``joma.attention_entropy`` and its like are found on
+first access.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from joma.measures.attention_entropy import entropy_of_logits, entropy_of_probabilities
+    from joma.measures.bounce import bounce
+    from joma.measures.rank import stable_rank
+
 __version__ = "0.1.0"
+
+_HOME = {
+    "bounce": "joma.measures.bounce",
+    "entropy_of_logits": "joma.measures.attention_entropy",
+    "entropy_of_probabilities": "joma.measures.attention_entropy",
+    "stable_rank": "joma.measures.rank",
+}
+
+__all__ = ["__version__", "bounce", "entropy_of_logits", "entropy_of_probabilities", "stable_rank"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'joma' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

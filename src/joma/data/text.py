@@ -96,7 +96,7 @@ def _tokenize_with_hugging_face(corpus: Corpus, name: str, vocabulary_size: int 
             tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int64
         )
 
-    words = tuple(str(word) for word in tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
+    words = tuple(str(word) for word in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))))
     return TokenText(corpus.name, ids(corpus.training), ids(corpus.validation), words)
 
 
