@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import toy
-from joma.errors import DivergenceError, RunDirectoryError, UnfinishedError
+from joma.errors import DivergenceError, InputError, RunDirectoryError, UnfinishedError
 from joma.files import whole_file, write_text
 from joma.runs import RunProgress, find_runs, read_run, run_experiment, write_claims
 
@@ -86,6 +86,15 @@ def test_directories_of_something_else_are_left_alone(tmp_path: Path, prepare, m
     assert [entry for entry in after if not entry[0].startswith(".")] == [
         entry for entry in before if not entry[0].startswith(".")
     ]
+
+
+def test_a_run_that_cannot_begin_leaves_no_claim_on_its_directory(tmp_path: Path) -> None:
+    from joma.experiments.fig6 import Fig6
+
+    with pytest.raises(InputError, match="neither a file nor a known corpus"):
+        run_experiment(Fig6(corpus="nowhere.txt"), tmp_path)
+    assert not (tmp_path / "settings.yaml").exists()
+    run_experiment(toy.Toy(), tmp_path)
 
 
 def test_overwrite_removes_a_runs_own_files_only(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -98,7 +99,18 @@ def _parse(parser: ArgumentParser, words: list[str]) -> Namespace:
             )
             hint = nearest(unknown.split("=")[0], options) if unknown.startswith("-") else "see --help"
             raise InputError(f"{parser.prog}: unknown argument {unknown!r}; {hint}") from error
-        raise InputError(f"{parser.prog}: {message} (see: {parser.prog} --help)") from error
+        raise InputError(f"{parser.prog}: {_in_plain_words(message)} (see: {parser.prog} --help)") from error
+
+
+def _in_plain_words(message: str) -> str:
+    """``Parser key "steps": Expected a <class 'int'>. Got value: x`` -> ``--steps x: give an int``."""
+    found = re.match(
+        r'Parser key "(\w+)": .*?Expected a <class \'(\w+)\'>.*(?:Got|Given) value: (\S+)', message
+    )
+    if not found:
+        return message
+    or_none = " (or none)" if "NoneType" in message else ""
+    return f"--{found[1]} {found[3]} is not of the type {found[2]}{or_none}"
 
 
 def _one_line(text: str) -> str:
@@ -149,7 +161,7 @@ def _run(words: list[str]) -> int:
     parser = _parser(f"run {name}", _first_paragraph(experiment))
     parser.add_argument("--config", action="config", help="YAML file of settings")
     parser.add_argument("--preset", default="quick", help=f"starting point: {', '.join(experiment.presets)}")
-    parser.add_argument("--out", default="", help=f"run directory (default: runs/{name})")
+    parser.add_argument("--out", default="", help=f"run directory (empty: runs/{name})")
     parser.add_argument("--overwrite", action="store_true", help="start over, whatever the directory holds")
     _quiet_and_json(parser)
     types = get_type_hints(experiment)
@@ -213,7 +225,7 @@ def _demo(words: list[str]) -> int:
 def _report(words: list[str]) -> int:
     parser = _parser("report")
     parser.add_argument("directories", nargs="+", help="run directories, or folders that hold some")
-    parser.add_argument("--out", default="", help="the page (default: report.html in the first directory)")
+    parser.add_argument("--out", default="", help="the page (empty: report.html in the first directory)")
     options = _parse(parser, words)
 
     from joma.reporting.page import write_report

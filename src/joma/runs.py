@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joma.errors import DivergenceError, RunDirectoryError
+from joma.errors import DivergenceError, InputError, RunDirectoryError
 from joma.files import storage_error, whole_file, write_text
 from joma.progress import Progress
 
@@ -97,7 +97,13 @@ def run_experiment(
         if not (directory / _SETTINGS).exists():
             _write_yaml(directory / _SETTINGS, description)
         started = time.monotonic()
-        tables = experiment.run(RunProgress(directory, quiet=quiet))
+        try:
+            tables = experiment.run(RunProgress(directory, quiet=quiet))
+        except InputError:
+            # A run that could not even begin leaves no claim on its directory.
+            if not (directory / "parts").exists() and not (directory / "checkpoints").exists():
+                (directory / _SETTINGS).unlink(missing_ok=True)
+            raise
         for name, table in tables.items():
             _write_table(directory / f"{name}.parquet", table)
         # Tables read back are what the figure and the claims are made of, now and later.
@@ -313,8 +319,12 @@ def _read_table(path: Path) -> pandas.DataFrame:
 
 
 def _write_figures(experiment: Experiment, tables: Mapping[str, pandas.DataFrame], directory: Path) -> None:
+    import logging
+
     from joma.reporting.figures import style
 
+    # The PDF writer's font tools remark on the dates inside matplotlib's own fonts.
+    logging.getLogger("fontTools").setLevel(logging.ERROR)
     for theme, names in (("light", ("figure.png", "figure.pdf")), ("dark", ("figure-dark.png",))):
         with style(theme):
             figure = experiment.draw(tables)

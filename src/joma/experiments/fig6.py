@@ -97,10 +97,11 @@ class Fig6(Experiment):
         super().__post_init__()
         if not self.layers:
             raise InputError("fig6: setting layers is empty; give at least one depth.")
-        if len(self.measured_steps()) < 8:
+        points = self.steps // self.measure_every + 1
+        if points < 8:
             raise InputError(
-                f"fig6: {self.steps} steps measured every {self.measure_every} give "
-                f"{len(self.measured_steps())} points, too few to find a dip; measure more often."
+                f"fig6: {self.steps} steps measured every {self.measure_every} give {points} points, "
+                "too few to find a dip; measure more often or train longer."
             )
 
     def measured_steps(self) -> list[int]:

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from joma.errors import InputError
+from joma.experiments.fig6 import Fig6
+from joma.progress import Progress
+from joma.reporting.figures import style
+
+SMALL = {
+    "corpus": "python-reference",
+    "vocabulary_size": 50,
+    "layers": (1, 2),
+    "seeds": 1,
+    "steps": 60,
+    "width": 8,
+    "hidden": 8,
+    "batch": 4,
+    "length": 12,
+    "measure_every": 5,
+    "windows": 4,
+}
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, pd.DataFrame]:
+    return Fig6(**SMALL).run(Progress(quiet=True))
+
+
+def test_tables_are_tidy_and_complete(tables: dict[str, pd.DataFrame]) -> None:
+    curves = tables["curves"]
+    assert set(curves["metric"]) == {"attention_entropy", "stable_rank", "validation_loss"}
+    assert set(curves["step"]) == set(Fig6(**SMALL).measured_steps())
+    assert curves.groupby("run")["layer"].nunique().to_dict() == {"layers-1-seed-0": 1, "layers-2-seed-0": 2}
+    assert curves["value"].notna().all()
+    assert len(tables["bounces"]) == 2 * 3
+
+
+def test_same_settings_same_tables(tables: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joma.progress.usable_cores", lambda: 1)
+    again = Fig6(**SMALL).run(Progress(quiet=True))
+    for name, table in tables.items():
+        pd.testing.assert_frame_equal(table, again[name], check_exact=True)
+    other = Fig6(**{**SMALL, "seed": 1}).run(Progress(quiet=True))
+    assert not np.allclose(other["curves"]["value"], tables["curves"]["value"])
+
+
+def test_figure_and_claims_come_from_the_tables_alone(tables: dict[str, pd.DataFrame]) -> None:
+    experiment = Fig6(**SMALL)
+    with style("dark"):
+        figure = experiment.draw(tables)
+    assert len(figure.axes) == 6
+    claims = {claim.id: claim for claim in experiment.claims(tables)}
+    assert set(claims) == {
+        *("fig6.falls", "fig6.rebound", "fig6.early", "fig6.bottom"),
+        *("fig6.rank_falls", "fig6.rank_rebounds", "fig6.authors"),
+    }
+    assert claims["fig6.authors"].verdict == "not tested"
+    assert all(claim.null is not None for claim in claims.values() if claim.verdict != "not tested")
+
+
+def made_up(entropy: Any, rank: Any, every: int = 50) -> dict[str, pd.DataFrame]:
+    """Tables of two runs whose curves are given functions of the step."""
+    from joma.experiments.fig6 import _find_bounces
+
+    random = np.random.default_rng(0)
+    steps = np.arange(0, 4001, every)
+    rows = []
+    for seed in range(2):
+        for metric, curve in (("attention_entropy", entropy), ("stable_rank", rank)):
+            values = curve(steps) + 0.01 * random.normal(size=steps.size)
+            rows += [
+                {
+                    "run": f"r{seed}",
+                    "depth": 1,
+                    "seed": seed,
+                    "step": s,
+                    "layer": 0,
+                    "metric": metric,
+                    "value": v,
+                }
+                for s, v in zip(steps, values, strict=True)
+            ]
+    curves = pd.DataFrame(rows)
+    return {"curves": curves, "bounces": _find_bounces(curves, every)}
+
+
+def valley(steps: Any) -> Any:
+    return 2.6 - 0.9 * np.clip(steps / 1000, 0, 1) + 0.4 * np.clip((steps - 1000) / 3000, 0, 1)
+
+
+def falling(steps: Any) -> Any:
+    return 1.6 + np.exp(-steps / 500)
+
+
+def flat(steps: Any) -> Any:
+    return 2.5 + 0 * steps
+
+
+@pytest.mark.parametrize(
+    ("entropy", "rank", "expected"),
+    [
+        (
+            valley,
+            valley,
+            {"falls": "holds", "rebound": "holds", "rank_falls": "holds", "rank_rebounds": "holds"},
+        ),
+        (
+            falling,
+            falling,
+            {"falls": "holds", "rebound": "fails", "rank_falls": "holds", "rank_rebounds": "fails"},
+        ),
+        (flat, flat, {"falls": "fails", "rebound": "fails", "rank_falls": "fails", "rank_rebounds": "fails"}),
+    ],
+)
+def test_claims_can_hold_and_fail(entropy: Any, rank: Any, expected: dict[str, str]) -> None:
+    claims = {claim.id: claim.verdict for claim in Fig6(seeds=2).claims(made_up(entropy, rank))}
+    assert {key: claims[f"fig6.{key}"] for key in expected} == expected
+
+
+def test_the_authors_curves_decide_the_shape(shared: Path) -> None:
+    path = str(shared / "reference" / "joma_fig6_fig8_wikitext2.csv.gz")
+    theirs = pd.read_csv(path)
+    theirs = (
+        theirs[(theirs["layers"] == 1) & np.isclose(theirs["lr"], 1e-4)]
+        .groupby("minibatch")["entropy_layer0"]
+        .mean()
+    )
+
+    def as_theirs(steps: Any) -> Any:
+        return np.interp(steps, theirs.index, theirs.to_numpy())
+
+    experiment = Fig6(
+        corpus="wikitext-2", learning_rate=1e-4, steps=40_000, measure_every=1000, authors_curves=path
+    )
+    tables = made_up(as_theirs, as_theirs)
+    tables["curves"]["step"] *= 10  # 0 ... 40,000
+    curves = tables["curves"].assign(value=lambda t: as_theirs(t["step"]))
+    claim = experiment.claims({**tables, "curves": curves})[-1]
+    assert (claim.id, claim.verdict) == ("fig6.authors", "holds")
+    upside_down = curves.assign(value=-curves["value"])
+    assert experiment.claims({**tables, "curves": upside_down})[-1].verdict == "fails"
+    assert Fig6(corpus="wikitext-2").claims(tables)[-1].verdict == "not tested"
+    with pytest.raises(InputError, match="cannot be read as their table"):
+        Fig6(corpus="wikitext-2", authors_curves="nowhere.csv").claims(tables)
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(InputError, match="layers is empty"):
+        Fig6(layers=())
+    with pytest.raises(InputError, match="too few to find a dip"):
+        Fig6(steps=5, measure_every=50)
+    with pytest.raises(InputError, match=r"neither a file nor a known corpus"):
+        Fig6(corpus="nowhere").run(Progress(quiet=True))
