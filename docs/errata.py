@@ -1,0 +1,49 @@
+"""Write docs/errata.md from the claims of ``joma check``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from joma.checks.catalog import run_checks
+from joma.reporting.claims import Claim
+from joma.reporting.terminal import number, tally
+
+HEAD = """# Errata
+
+What is printed, what is right, and the evidence. This page is written by `python docs/errata.py` from the
+claims of `joma check`, which computes every number afresh. A statement counts as corrected only if the
+corrected form holds within a tolerance and the printed one fails by more than ten times that tolerance.
+
+"""
+
+
+def cell(text: str) -> str:
+    """Text as a Markdown table takes it."""
+    for plain, escaped in (("\\", "\\\\"), ("|", "\\|"), ("[", "\\["), ("*", "\\*"), ("_", "\\_"), ("<", "&lt;"), ("\n", " ")):
+        text = text.replace(plain, escaped)
+    return text
+
+
+def page(claims: list[Claim]) -> str:
+    """The whole page in Markdown."""
+    lines = [HEAD, f"In all: {tally(claims)}.\n"]
+    lines += ["## Corrected\n", "| where | printed | right | error as printed | as corrected |", "|---|---|---|---|---|"]
+    for claim in claims:
+        if claim.verdict == "corrected":
+            errors = f"{number(claim.printed_error)} | {number(claim.measured)}"
+            parts = (claim.source, claim.statement, claim.correction)
+            lines.append("| " + " | ".join(map(cell, parts)) + f" | {errors} |")
+    for verdict, heading in (("fails", "Fails, with no correction known"), ("holds", "Holds")):
+        lines += [f"\n## {heading}\n", "| where | statement | measured | evidence |", "|---|---|---|---|"]
+        for claim in claims:
+            if claim.verdict == verdict:
+                parts = (claim.source, claim.statement, number(claim.measured), claim.evidence)
+                lines.append("| " + " | ".join(map(cell, parts)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    target = Path(__file__).with_name("errata.md")
+    target.write_text(page(run_checks()), encoding="utf-8")
+    print(target, file=sys.stderr)
