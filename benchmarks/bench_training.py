@@ -47,7 +47,7 @@ def compare_steps(model: Decoder, random: torch.Generator) -> tuple[float, float
         loss = cross_entropy(hidden, ours.output.weight, ours.output.bias, targets.reshape(-1))
         loss.backward()
         fused.step()
-        return float(loss)
+        return loss.item()
 
     def plain_step() -> float:
         plain.zero_grad()
@@ -55,7 +55,7 @@ def compare_steps(model: Decoder, random: torch.Generator) -> tuple[float, float
         loss.backward()
         torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
         plain.step()
-        return float(loss)
+        return loss.item()
 
     times = []
     for round_number in range(ROUNDS + 2):

@@ -20,7 +20,15 @@ corrected form holds within a tolerance and the printed one fails by more than t
 
 def cell(text: str) -> str:
     """Text as a Markdown table takes it."""
-    for plain, escaped in (("\\", "\\\\"), ("|", "\\|"), ("[", "\\["), ("*", "\\*"), ("_", "\\_"), ("<", "&lt;"), ("\n", " ")):
+    for plain, escaped in (
+        ("\\", "\\\\"),
+        ("|", "\\|"),
+        ("[", "\\["),
+        ("*", "\\*"),
+        ("_", "\\_"),
+        ("<", "&lt;"),
+        ("\n", " "),
+    ):
         text = text.replace(plain, escaped)
     return text
 
@@ -28,7 +36,11 @@ def cell(text: str) -> str:
 def page(claims: list[Claim]) -> str:
     """The whole page in Markdown."""
     lines = [HEAD, f"In all: {tally(claims)}.\n"]
-    lines += ["## Corrected\n", "| where | printed | right | error as printed | as corrected |", "|---|---|---|---|---|"]
+    lines += [
+        "## Corrected\n",
+        "| where | printed | right | error as printed | as corrected |",
+        "|---|---|---|---|---|",
+    ]
     for claim in claims:
         if claim.verdict == "corrected":
             errors = f"{number(claim.printed_error)} | {number(claim.measured)}"

@@ -13,6 +13,7 @@ from joma.measures.rank import stable_rank
 from joma.models.decoder import Decoder
 
 _TOKENS_AT_ONCE = 7000
+_LOGITS_AT_ONCE = 2**22
 
 
 class HeldOutText:
@@ -42,8 +43,7 @@ class HeldOutText:
         for inputs, targets in self._chunks():
             hidden = model.hidden_states(inputs, observe)
             if with_loss:
-                logits = model.output(hidden.flatten(0, 1))
-                loss += float(torch.nn.functional.cross_entropy(logits, targets.flatten(), reduction="sum"))
+                loss += _summed_loss(model, hidden.flatten(0, 1), targets.flatten())
         rows = [
             _row(step, "attention_entropy", value / self.inputs.numel(), "nats", layer, head)
             for layer, heads in sorted(sums.items())
@@ -56,6 +56,15 @@ class HeldOutText:
         if with_loss:
             rows.append(_row(step, "validation_loss", loss / self.targets.numel(), "nats"))
         return rows
+
+
+def _summed_loss(model: Decoder, hidden: Tensor, targets: Tensor) -> float:
+    """Cross-entropy summed over tokens, with a bounded number of logits at once."""
+    size = max(1, _LOGITS_AT_ONCE // model.output.out_features)
+    return sum(
+        float(torch.nn.functional.cross_entropy(model.output(part), target, reduction="sum"))
+        for part, target in zip(torch.split(hidden, size), torch.split(targets, size), strict=True)
+    )
 
 
 def _row(
