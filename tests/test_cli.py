@@ -172,8 +172,11 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 
 def test_interruption_is_one_line_and_the_run_continues(tmp_path: Path) -> None:
-    settings = "--corpus python-reference --vocabulary-size 200 --width 16 --hidden 16 --windows 5 --measure-every 40"
-    command = [sys.executable, *f"-m joma run fig6 {settings} --steps 400 --out {tmp_path}/run".split()]
+    settings = "--corpus python-reference --vocabulary-size 200 --width 16 --hidden 16 --windows 5"
+    command = [
+        sys.executable,
+        *f"-m joma run fig6 {settings} --measure-every 40 --steps 400 --out {tmp_path}/run".split(),
+    ]
     running = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
