@@ -200,8 +200,8 @@ class Theorem5(Experiment):
                 tolerance=limit,
                 null=1.0,
                 null_description="one standard error: the typical difference where height does not matter",
-                evidence=f"{len(falls)} steps up, the smallest lowers it by {falls.min():.3g}; siblings co-occur "
-                f"at least {gain:.2f} times as often as unrelated tokens",
+                evidence=f"{len(falls)} steps up, the smallest lowers it by {falls.min():.3g}; siblings "
+                f"co-occur at least {gain:.2f} times as often as unrelated tokens",
             ),
             correct(
                 id="theorem5.order_of_equation_8",
