@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+import torch
+
+from joma.errors import InputError
+from joma.experiments._attention_freezing import FrozenProjections, PinnedEntropy, stop_attention
+from joma.experiments.bounce_helps import BounceHelps
+from joma.measures.entropy import entropy_of_probabilities
+from joma.models.decoder import Decoder
+from joma.progress import Progress
+from joma.reporting.figures import style
+
+TINY = BounceHelps(
+    vocabulary_size=60, width=8, batch=4, length=12, steps=24, measure_every=2, windows=8, seeds=2
+)
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return TINY.run(Progress(quiet=True))
+
+
+def _model(layers=2, dropout=0.0):
+    torch.manual_seed(0)
+    return Decoder(20, layers=layers, width=8, hidden=8, heads=2, dropout=dropout, longest=10)
+
+
+def test_runs_are_the_same_until_they_are_stopped(tables):
+    keys = ["step", "layer", "head", "metric"]
+    for _, run in tables["curves"].query("way != ''").groupby("run"):
+        same = tables["curves"].query("way == ''")
+        same = same[(same["depth"] == run["depth"].iloc[0]) & (same["seed"] == run["seed"].iloc[0])]
+        both = run.merge(same, on=keys, suffixes=("", "_untouched"))
+        before, after = both[both["step"] <= both["stop"]], both[both["step"] > both["stop"]]
+        assert len(before) > 0
+        assert len(after) > 0
+        assert (before["value"] == before["value_untouched"]).all()
+        assert (after["value"] != after["value_untouched"]).any()
+
+
+def test_costs_are_differences_of_late_losses(tables):
+    cost = tables["costs"].iloc[0]
+    loss = tables["curves"].query("metric == 'validation_loss' and step >= 21.6")
+    ends = loss.groupby(["depth", "seed", "way", "when"])["value"].mean()
+    key = (cost["depth"], cost["seed"])
+    expected = ends[(*key, cost["way"], cost["when"])] - ends[(*key, "", "")]
+    assert cost["cost"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_stopping_changes_nothing_at_that_moment():
+    tokens = torch.arange(10)[None] % 20
+    for how in ("projections", "entropy"):
+        model = _model().eval()
+        before = model(tokens)
+        stop_attention(model, how, {0: [1.0, 1.0], 1: [1.0, 1.0]})
+        torch.testing.assert_close(model(tokens), before, rtol=0, atol=1e-6)
+        assert [w.shape for w in model.lower_mlp_weights()] == [(8, 8), (8, 8)]
+
+
+def test_frozen_projections_ignore_the_learned_ones():
+    model, tokens = _model(layers=1), torch.arange(10)[None] % 20
+    stop_attention(model, "projections", {})
+    seen = []
+    stopped = model.layers[0]
+    assert isinstance(stopped, FrozenProjections)
+    model.hidden_states(tokens, lambda _, p: seen.append(p))
+    with torch.no_grad():
+        stopped.layer.in_projection.weight[:16] += 1.0
+    model.hidden_states(tokens, lambda _, p: seen.append(p))
+    torch.testing.assert_close(seen[0], seen[1], rtol=0, atol=0)
+    model(tokens).square().sum().backward()
+    gradient = stopped.layer.in_projection.weight.grad
+    assert (gradient[:16] == 0).all()
+    assert (gradient[16:] != 0).any()
+
+
+def test_pinned_entropy_reaches_its_target():
+    model = _model(layers=1)
+    with torch.no_grad():
+        model.layers[0].in_projection.weight *= 3.0
+    tokens = torch.randint(0, 20, (6, 10))
+    stop_attention(model, "entropy", {0: [0.9, 1.2]})
+    assert isinstance(model.layers[0], PinnedEntropy)
+    model.train()
+    for _ in range(30):
+        model.hidden_states(tokens)
+    seen = []
+    model.eval().hidden_states(tokens, lambda _, p: seen.append(entropy_of_probabilities(p).mean((0, 2))))
+    assert seen[0].tolist() == pytest.approx([0.9, 1.2], abs=1e-3)
+
+
+def test_claims_follow_the_costs(tables):
+    """Costs put in by hand: dear in two layers, none in one; then none anywhere."""
+    costs = tables["costs"].copy()
+    dear = (costs["depth"] == 2) & (costs["when"] == "dip")
+    costs["cost"] = 1e-4 * (costs["seed"] % 2 - 0.5)
+    costs.loc[dear, "cost"] += 1.0
+    ids = ["one_layer", "several_layers_projections", "several_layers_entropy", "dip_is_special"]
+
+    def verdicts(table):
+        found = {c.id: c.verdict for c in TINY.claims({**tables, "costs": table})}
+        return [found[f"bounce_helps.{name}"] for name in ids]
+
+    assert verdicts(costs) == ["holds"] * 4
+    costs.loc[dear, "cost"] -= 1.0
+    costs.loc[costs["depth"] == 1, "cost"] += 1.0
+    assert verdicts(costs) == ["fails"] * 4
+
+
+def test_without_one_of_the_depths_nothing_is_claimed(tables):
+    single = {name: table[table["depth"] == 1] for name, table in tables.items()}
+    found = {c.id: c.verdict for c in BounceHelps(layers=(1,)).claims(single)}
+    assert found["bounce_helps.several_layers_entropy"] == "not tested"
+    double = {name: table[table["depth"] == 2] for name, table in tables.items()}
+    found = {c.id: c.verdict for c in BounceHelps(layers=(2,)).claims(double)}
+    assert found["bounce_helps.one_layer"] == "not tested"
+
+
+def test_repeats_and_draws(tables, tmp_path):
+    again = TINY.run(Progress(quiet=True))
+    for name, table in tables.items():
+        pd.testing.assert_frame_equal(table, again[name], check_exact=True)
+    with style("light"):
+        TINY.draw(tables).savefig(tmp_path / "figure.png")
+
+
+def test_bad_settings():
+    with pytest.raises(InputError, match="different depths"):
+        BounceHelps(layers=(2, 2))
+    with pytest.raises(InputError, match="measure more often"):
+        BounceHelps(steps=50, measure_every=10)
+    with pytest.raises(InputError, match="seeds"):
+        BounceHelps(seeds=1)
+    model = _model()
+    with pytest.raises(InputError, match="neither"):
+        stop_attention(model, "all", {})
+    stop_attention(model, "projections", {})
+    with pytest.raises(InputError, match="stopped before"):
+        stop_attention(model, "projections", {})
