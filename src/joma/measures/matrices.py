@@ -1,0 +1,84 @@
+"""Weights as plain matrices: dense, floating point, finite, on the device they were on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from joma.errors import InputError
+
+
+def dense_weight(weight: Any, where: str) -> Tensor:
+    """A weight, or a batch of them, as a dense float32 or float64 tensor of shape (..., rows, columns).
+
+    Accepts torch tensors (dense, sparse, quantised, sharded over a device mesh), NumPy arrays and SciPy
+    sparse matrices. Half precision and float8 become float32, which holds them exactly.
+
+    Args:
+        weight: the matrix or batch of matrices.
+        where: who asks, for the messages.
+
+    Raises:
+        InputError: not a matrix, no entries, integers (packed or unscaled quantised values) or
+            complex numbers.
+    """
+    tensor = _as_tensor(weight, where)
+    if tensor.numel() == 0 and hasattr(weight, "ds_shape"):
+        raise InputError(
+            f"{where}: this parameter is empty here because ZeRO-3 keeps it elsewhere (its shape is "
+            f"{tuple(weight.ds_shape)}); gather it first (deepspeed.zero.GatheredParameters)."
+        )
+    if tensor.ndim < 2 or tensor.numel() == 0:
+        raise InputError(
+            f"{where} needs a matrix with entries, not a tensor of shape {tuple(tensor.shape)}; "
+            "give the 2-D weight (or a batch of them)."
+        )
+    if not tensor.is_floating_point():
+        raise InputError(
+            f"{where}: a weight of type {tensor.dtype} is not real floating point; dequantise it first "
+            "(packed integers without their scales are not the weight)."
+        )
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def _as_tensor(weight: Any, where: str) -> Tensor:
+    if hasattr(weight, "toarray") and not isinstance(weight, Tensor):  # SciPy sparse
+        weight = weight.toarray()
+    if not isinstance(weight, Tensor):
+        try:
+            weight = torch.as_tensor(weight)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"{where}: {type(weight).__name__} is not an array; give a tensor or array."
+            ) from error
+    weight = weight.detach()
+    if hasattr(weight, "full_tensor"):  # FSDP2 and tensor parallelism: DTensor
+        weight = weight.full_tensor()
+    if weight.is_quantized:
+        weight = weight.dequantize()
+    if weight.layout is not torch.strided:
+        weight = weight.to_dense()
+    tensor: Tensor = weight
+    return tensor
+
+
+def refuse_unusable(matrix: Tensor, where: str) -> None:
+    """Say where a matrix holds NaN or infinities, or that it is zero.
+
+    Raises:
+        InputError: with the first place and the number of such entries, or because the matrix is zero.
+    """
+    bad = ~torch.isfinite(matrix)
+    count = int(bad.sum())
+    if count:
+        row, column = (int(index) for index in bad.nonzero()[0])
+        kind = "NaN" if bool(torch.isnan(matrix[row, column])) else "an infinity"
+        raise InputError(
+            f"{where}: the {matrix.shape[0]} x {matrix.shape[1]} weight holds NaN or infinities in {count} "
+            f"of {matrix.numel()} entries, the first {kind} at row {row}, column {column}; its singular "
+            "values are undefined, so mend or leave out this weight."
+        )
+    if not bool(matrix.any()):
+        raise InputError(f"{where}: the weight matrix is zero; its rank measures are undefined.")
