@@ -206,6 +206,19 @@ def test_parts_run_in_processes_and_equal_one_process(
         assert (tmp_path / "a" / "parts" / f"{name}.parquet").exists()
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_failing_part_lets_the_others_finish(
+    tmp_path: Path, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import functools
+
+    monkeypatch.setattr("joma.progress.usable_cores", lambda: cores)
+    computations = {f"part-{i}": functools.partial(toy.square, i) for i in (3, -1, 2)}
+    with pytest.raises(DivergenceError, match="-1 is negative"):
+        RunProgress(tmp_path, quiet=True).parts(computations)
+    assert {path.name for path in (tmp_path / "parts").iterdir()} == {"part-3.parquet", "part-2.parquet"}
+
+
 def test_claims_alone_are_a_run_too(tmp_path: Path) -> None:
     computed = []
 

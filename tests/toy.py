@@ -80,7 +80,9 @@ def _compute(toy: Toy, number: int) -> pandas.DataFrame:
 
 
 def square(number: int, progress: Progress) -> pandas.DataFrame:
-    """A part that can be sent to another process."""
+    """A part that can be sent to another process; negative numbers fail."""
     import pandas as pd
 
+    if number < 0:
+        raise DivergenceError(f"{number} is negative.")
     return pd.DataFrame({"value": [number**2]})

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from joma.errors import JomaError
+
 if TYPE_CHECKING:
     import pandas
 
@@ -72,17 +74,22 @@ class Progress:
         The computations must be picklable (``functools.partial`` of a function at module level);
         each is handed a Progress of its own. The tables do not depend on the number of processes.
         """
-        import joblib
-
         workers = min(usable_cores(), len(computations))
+        outcomes: list[pandas.DataFrame | JomaError]
         if workers < 2:
-            return {name: self.part(name, _bind(compute, self)) for name, compute in computations.items()}
-        jobs = [
-            joblib.delayed(_in_worker)(self._for_worker(number % workers), name, compute)
-            for number, (name, compute) in enumerate(computations.items())
-        ]
-        tables = joblib.Parallel(n_jobs=workers, batch_size=1, pre_dispatch="all")(jobs)
-        return dict(zip(computations, tables, strict=True))
+            outcomes = [_outcome(self, name, compute) for name, compute in computations.items()]
+        else:
+            import joblib
+
+            jobs = [
+                joblib.delayed(_outcome)(self._for_worker(number % workers), name, compute)
+                for number, (name, compute) in enumerate(computations.items())
+            ]
+            outcomes = joblib.Parallel(n_jobs=workers, batch_size=1, pre_dispatch="all")(jobs)
+        for outcome in outcomes:
+            if isinstance(outcome, JomaError):
+                raise outcome
+        return dict(zip(computations, outcomes, strict=True))
 
     def _for_worker(self, position: int) -> Self:
         worker = copy.copy(self)
@@ -91,16 +98,14 @@ class Progress:
         return worker
 
 
-def _bind(
-    compute: Callable[[Progress], pandas.DataFrame], progress: Progress
-) -> Callable[[], pandas.DataFrame]:
-    return lambda: compute(progress)
-
-
-def _in_worker(
+def _outcome(
     progress: Progress, name: str, compute: Callable[[Progress], pandas.DataFrame]
-) -> pandas.DataFrame:
-    return progress.part(name, _bind(compute, progress))
+) -> pandas.DataFrame | JomaError:
+    """The part's table, or its error as a value: one part's failure lets the others finish."""
+    try:
+        return progress.part(name, lambda: compute(progress))
+    except JomaError as error:
+        return error
 
 
 def usable_cores() -> int:
