@@ -1,0 +1,68 @@
+"""Every example runs, as its user would run it, and says what it promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run(name: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_winner_takes_all() -> None:
+    shown = run("winner_takes_all.py")
+    assert "t = 1.2533" in shown  # sqrt(pi / 2)
+    assert "0.8416" in shown
+    assert "-0.3853" in shown
+
+
+def test_train_and_date_the_dip(tmp_path: Path) -> None:
+    words = [
+        "the",
+        "cat",
+        "sat",
+        "on",
+        "the",
+        "mat",
+        "and",
+        "the",
+        "dog",
+        "lay",
+        "on",
+        "the",
+        "rug",
+        "while",
+        "the",
+        "bird",
+        "sang",
+    ]
+    (tmp_path / "text.txt").write_text(" ".join(words[(i * i) % len(words)] for i in range(9000)))
+    shown = run("train_and_date_the_dip.py", str(tmp_path / "text.txt"), "60")
+    assert "attention_entropy" in shown
+    assert "stable_rank" in shown
+
+
+def test_prepare_smollm2(tmp_path: Path) -> None:
+    """The model is 93 MB and not installed for the tests: the help and the refusals are tried."""
+    assert "safetensors" in run("prepare_smollm2.py", "--help")
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "prepare_smollm2.py"), str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "exists; name a folder that does not" in done.stderr
+
+
+def test_every_example_is_tested() -> None:
+    tested = Path(__file__).read_text() + "".join(
+        path.read_text() for path in Path(__file__).parent.rglob("test_*.py")
+    )
+    for example in EXAMPLES.glob("*.py"):
+        assert f'"{example.name}"' in tested or example.stem in tested, f"{example.name} has no test"
