@@ -10,20 +10,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from joma.measures.attention_entropy import entropy_of_logits, entropy_of_probabilities
+    from joma.measures.attention_entropy import AttentionEntropy, attention_entropy
     from joma.measures.bounce import bounce
+    from joma.measures.entropy import entropy_of_logits, entropy_of_probabilities
     from joma.measures.rank import stable_rank
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "AttentionEntropy": "joma.measures.attention_entropy",
+    "attention_entropy": "joma.measures.attention_entropy",
     "bounce": "joma.measures.bounce",
-    "entropy_of_logits": "joma.measures.attention_entropy",
-    "entropy_of_probabilities": "joma.measures.attention_entropy",
+    "entropy_of_logits": "joma.measures.entropy",
+    "entropy_of_probabilities": "joma.measures.entropy",
     "stable_rank": "joma.measures.rank",
 }
 
-__all__ = ["__version__", "bounce", "entropy_of_logits", "entropy_of_probabilities", "stable_rank"]
+__all__ = [
+    "AttentionEntropy",
+    "__version__",
+    "attention_entropy",
+    "bounce",
+    "entropy_of_logits",
+    "entropy_of_probabilities",
+    "stable_rank",
+]
 
 
 def __getattr__(name: str) -> Any:

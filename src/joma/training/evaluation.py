@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from joma.data.text import TokenText, validation_windows
-from joma.measures.attention_entropy import entropy_of_probabilities
+from joma.measures.entropy import entropy_of_probabilities
 from joma.measures.rank import stable_rank
 from joma.models.decoder import Decoder
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joma.errors import InputError
-from joma.measures.attention_entropy import entropy_of_logits, entropy_of_probabilities
+from joma.measures.entropy import entropy_of_logits, entropy_of_probabilities
 
 
 def exact(logits: list[float]) -> float:
