@@ -141,7 +141,7 @@ class Cdag(Experiment):
                 error=float(worst["condition fails"]),
                 tolerance=ZERO,
                 evidence="largest share of quadruples that meet the hypotheses and miss the conclusion, of "
-                f"all steps, layers, seeds (latents permuted: {permuted.get('draft fails', float('nan')):.3f})",
+                f"all steps, layers, seeds (permuted: {permuted.get('draft fails', float('nan')):.3f})",
             ),
             judge(
                 bool((meets > 0).all()),
@@ -222,8 +222,8 @@ def _alignment_claims(alignment: pandas.DataFrame) -> list[Claim]:
             null=gap(start, *near_loss),
             null_description="the same difference in the untrained network",
             evidence=f"{along['gradient', 'hidden 2', 'class']:.3f} and "
-            f"{along['gradient', 'hidden 1', 'class']:.3f}; at the end, when errors are rare, "
-            f"{end['gradient', 'hidden 2', 'class']:.3f} and {end['gradient', 'hidden 1', 'class']:.3f}; permuted latents "
+            f"{along['gradient', 'hidden 1', 'class']:.3f}; at the end "
+            f"{end['gradient', 'hidden 2', 'class']:.3f}, {end['gradient', 'hidden 1', 'class']:.3f}; chance "
             f"{chance['gradient', 'hidden 2', 'class']:.3f}",
         ),
         judge(
