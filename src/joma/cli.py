@@ -193,7 +193,7 @@ def _run(words: list[str]) -> int:
 
 def _check(words: list[str]) -> int:
     parser = _parser("check", _COMMANDS["check"] + ". NAMES: groups of checks (default: all)")
-    parser.add_argument("names", nargs="*", help="groups, such as theorem2 or lemma4 (default: all)")
+    parser.add_argument("names", nargs="*", default=[], help="groups, such as theorem2 or lemma4")
     _quiet_and_json(parser)
     options = _parse(parser, words)
 

@@ -14,7 +14,7 @@ CORRECTED = {
     "theorem5.equation_103",
     "theorem5.sparse_root",
     "theorem5.across_root",
-    "eq8.remainder",
+    "equation8.remainder",
 }
 
 

@@ -301,7 +301,7 @@ def _any_tree_error() -> float:
     return float(np.abs(table - both / np.diag(both)[None, :]).max())
 
 
-def eq8() -> list[Claim]:
+def equation8() -> list[Claim]:
     """The small-noise limit and the order of its remainder."""
     places = [(6, 2), (9, 2), (9, 7), (12, 1)]
     noise = 1e-5
@@ -318,13 +318,13 @@ def eq8() -> list[Claim]:
         within(
             limit_error,
             100 * noise,
-            id="eq8.limit",
+            id="equation8.limit",
             source="JoMA Eq. 8",
             statement="As rho = rho_0 = 1 - eps tends to 1, P[y_l = 1 | y_m = 1] tends to 1 - H/L.",
             evidence=f"eps = {noise:g}, four pairs (L, H), against Theorem 5",
         ),
         correct(
-            id="eq8.remainder",
+            id="equation8.remainder",
             source="JoMA Eq. 8",
             printed="P = 1 - H/L + O(eps^2).",
             right="P = 1 - H/L + eps H (2H - L) / (2L) + O(eps^2).",
@@ -336,7 +336,7 @@ def eq8() -> list[Claim]:
         within(
             abs(balanced) / noise,
             1e-3,
-            id="eq8.balanced",
+            id="equation8.balanced",
             source="JoMA Eq. 8",
             statement="The printed order O(eps^2) is right where L = 2H (there P = 1/2 exactly).",
             evidence=f"L = 8, H = 4, eps = {noise:g}: remainder divided by eps",
@@ -348,5 +348,5 @@ CHECKS: dict[str, Callable[[], list[Claim]]] = {
     "lemma8": lemma8,
     "lemma9": lemma9,
     "theorem5": theorem5,
-    "eq8": eq8,
+    "equation8": equation8,
 }

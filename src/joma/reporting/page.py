@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from joma.errors import InputError
 from joma.files import write_text
 from joma.reporting.claims import VERDICTS, Claim
-from joma.reporting.terminal import tally
+from joma.reporting.terminal import by_group, tally
 
 if TYPE_CHECKING:
     import pandas
@@ -45,7 +45,8 @@ class Section:
     directory: str
     settings: dict[str, str]
     versions: dict[str, str]
-    claims: list[Claim]
+    claims: dict[str, list[Claim]]
+    """By group: one group for an experiment, one per theorem for the checks."""
     tally: str
     counts: dict[str, int]
     tables: list[Excerpt]
@@ -74,7 +75,10 @@ def write_report(runs: Sequence[Run], path: Path) -> Path:
         lstrip_blocks=True,
     )
     environment.filters["number"] = format_number
-    sections = [_section(run, number) for number, run in enumerate(runs)]
+    environment.filters["tally"] = tally
+    # What can be looked at comes first.
+    ordered = sorted(runs, key=lambda run: not (run.directory / "figure.png").exists())
+    sections = [_section(run, number) for number, run in enumerate(ordered)]
     claims = [claim for run in runs for claim in run.claims]
     page = environment.get_template("page.html").render(
         sections=sections,
@@ -111,7 +115,7 @@ def _section(run: Run, number: int) -> Section:
         directory=run.directory.name,
         settings={key: format_setting(value) for key, value in (run.settings.get("settings") or {}).items()},
         versions={key: str(value) for key, value in (run.settings.get("versions") or {}).items()},
-        claims=run.claims,
+        claims=by_group(run.claims),
         tally=tally(run.claims),
         counts=Counter(claim.verdict for claim in run.claims),
         tables=[_excerpt(name, table) for name, table in run.tables.items()],
