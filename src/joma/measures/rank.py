@@ -58,19 +58,22 @@ def stable_rank(weight: Any, *, rtol: float | None = None, certify: bool = False
     )
 
 
-def stable_rank_estimate(weight: Any, *, rtol: float | None = None, certify: bool = False) -> StableRank:
-    """:func:`stable_rank` of one matrix, with its error bound and what it was made of."""
-    matrix = dense_weight(weight, "stable_rank_estimate")
+def stable_rank_estimate(
+    weight: Any, *, rtol: float | None = None, certify: bool = False, where: str = "stable_rank_estimate"
+) -> StableRank:
+    """:func:`stable_rank` of one matrix, with its error bound and what it was made of.
+
+    ``where`` names the matrix in messages.
+    """
+    matrix = dense_weight(weight, where)
     if matrix.ndim != 2:
         raise InputError(
-            f"stable_rank_estimate takes one matrix, not a batch of shape {tuple(matrix.shape)}; "
-            "call it for each."
+            f"{where} takes one matrix, not a batch of shape {tuple(matrix.shape)}; call it for each."
         )
-    tolerance = checked_tolerance(rtol, certify, "stable_rank_estimate")
-    return _estimate(matrix, tolerance, certify, "stable_rank_estimate")
+    return _estimate(matrix, checked_tolerance(rtol, certify, where), certify, where)
 
 
-def effective_rank(weight: Any) -> Any:
+def effective_rank(weight: Any, *, where: str = "effective_rank") -> Any:
     """Effective rank exp(H(p)), p_i = sigma_i / sum_j sigma_j: a float, or an array for a batch.
 
     The definition of Roy and Vetterli, "The effective rank: a measure of effective dimensionality"
@@ -79,11 +82,12 @@ def effective_rank(weight: Any) -> Any:
 
     Args:
         weight: as for :func:`stable_rank`.
+        where: names the weight in messages.
 
     Raises:
         InputError: as for :func:`stable_rank`.
     """
-    return _each(dense_weight(weight, "effective_rank"), "effective_rank", _effective)
+    return _each(dense_weight(weight, where), where, _effective)
 
 
 def _each(tensor: Tensor, where: str, measure: Callable[[Tensor, str], float]) -> Any:
