@@ -47,7 +47,7 @@ class SnapEmbeddings(Experiment):
 
     title = "the one-layer data with ordinary embeddings: what free Y and Z hide"
     reproduces = "Scan&Snap slides, reparametrisation (Y and Z as independent variables)"
-    cost: ClassVar[Mapping[str, str]] = {"quick": "15 s", "paper": "3 min"}
+    cost: ClassVar[Mapping[str, str]] = {"quick": "10 s", "paper": "3 min"}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "quick": {},
         "paper": {"distinct": 10, "seeds": 10, "end": 300.0, "width": 16},

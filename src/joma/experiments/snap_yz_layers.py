@@ -38,10 +38,11 @@ class SnapYzLayers(Experiment):
     zero is left out: with more than one layer it has no gradient.
 
     Beside it: Y and Z as products of two factors of rank ``rank`` (what separate embeddings for each role
-    would be); with setting ``models`` (and in ``paper``) a start in which lower layers pass on what they
-    mix, which asks whether depth hurts because of the start; and the ordinary decoder (embeddings, positions, MLP). The best rate depends on model and
-    depth, so each takes, on its first seed, the best of ``learning_rates``; further seeds use that one.
-    A run's loss is its lowest held-out loss over training (small texts are overfitted).
+    would be); the ordinary decoder (embeddings, positions, MLP); and, with setting ``models`` (and in
+    ``paper``), a start in which lower layers pass on what they mix, which asks whether depth hurts because
+    of the start. The best rate depends on model and depth, so each takes, on its first seed, the best of
+    ``learning_rates``; further seeds use that one. A run's loss is its lowest held-out loss over training
+    (small texts are overfitted); where it is the last one, a deep model may only be slow.
 
     ``quick`` must keep Y and Z of M x M small: 256 words of a small text. ``paper`` leaves the free
     matrices to 4,000 words (the low-rank form alone fits the full vocabulary).
