@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from joma.errors import InputError
+from joma.experiments._permutations import distinct_permutations
+from joma.experiments.fig5 import Fig5, contexts
+from joma.progress import Progress
+from joma.reporting.figures import style
+from joma.theory.latent_tree import cooccurrence, root_bias
+
+TINY = Fig5(depth=4, time=8.0, moments=40)
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return TINY.run(Progress(quiet=True))
+
+
+def test_contexts_are_the_trees():
+    """P[y_l = 1 | y_m = 1] of the enumerated contexts is Theorem 5's."""
+    present, is_there, weights, heights = contexts(TINY)
+    assert weights.sum() == pytest.approx(1, abs=1e-14)
+    found = 2 * (weights * is_there) @ present
+    bias = root_bias(np.full(4, 1 / 4), 1 - np.eye(4)[0])
+    expected = cooccurrence(0.9, bias, depth=4, ancestor_height=heights)
+    np.testing.assert_allclose(found, expected, atol=1e-13)
+
+
+def test_start_follows_the_contrast(tables):
+    """At the start, v_l' = eta Delta_l e^z: the first recorded step of the constant-g flow says so."""
+    present, is_there, weights, _ = contexts(TINY)
+    contrast = (weights * (2 * is_there - 1)) @ present
+    run = (
+        tables["curves"]
+        .query("run == 'linear-constant'")
+        .pivot(index="time", columns="token", values="weight")
+    )
+    speed = (run.iloc[1] - run.iloc[0]) / (run.index[1] - run.index[0])
+    np.testing.assert_allclose(speed, contrast, rtol=1e-3)
+
+
+def test_order_and_control(tables):
+    verdicts = {claim.id: claim.verdict for claim in TINY.claims(tables)}
+    orders = [verdicts[f"fig5.order_{run}"] for run in ("eq6", "relu_constant", "linear_constant")]
+    assert orders == ["holds"] * 3
+    assert verdicts["fig5.rest_follows_in_equation_6"] == "holds"
+    assert verdicts["fig5.linear_control"] == "holds"
+
+
+def test_a_shuffled_tree_is_not_ordered(tables):
+    """Heights dealt to other tokens: no claim about order may hold."""
+    order = tables["order"].copy()
+    heights = dict(enumerate([3, 3, 2, 1, 3, 2, 3]))
+    order["height"] = order["token"].map(heights)
+    verdicts = {c.id: c.verdict for c in TINY.claims({**tables, "order": order})}
+    assert {v for name, v in verdicts.items() if name.startswith("fig5.order")} == {"fails"}
+
+
+def test_a_flat_entropy_is_no_bounce(tables):
+    entropy = tables["entropy"].copy()
+    entropy.loc[entropy["run"] == "eq6", "value"] = 1.0
+    verdicts = {c.id: c.verdict for c in TINY.claims({**tables, "entropy": entropy})}
+    assert verdicts["fig5.rest_follows_in_equation_6"] == "fails"
+
+
+def test_permutations_are_counted():
+    found = list(distinct_permutations([1, 2, 2, 3, 3, 3, 3]))
+    assert len(found) == len({tuple(p) for p in found}) == 105
+    assert all(sorted(p) == [1, 2, 2, 3, 3, 3, 3] for p in found)
+
+
+def test_repeats_and_draws(tables, tmp_path):
+    again = TINY.run(Progress(quiet=True))
+    for name, table in tables.items():
+        pd.testing.assert_frame_equal(table, again[name], check_exact=True)
+    with style("dark"):
+        TINY.draw(tables).savefig(tmp_path / "figure.png")
+
+
+def test_bad_settings():
+    with pytest.raises(InputError, match="level must lie between"):
+        Fig5(level=0.01)
+    with pytest.raises(InputError, match="depth"):
+        Fig5(depth=5)
