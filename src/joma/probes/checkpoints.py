@@ -84,8 +84,9 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     before other names. A shard that the index does not name is not read.
 
     Damage is told where it shows: a header that contradicts itself or the file's size, a missing shard,
-    an archive without its directory. safetensors and GGUF carry no checksums, so a flipped bit *inside* a
-    tensor can only be seen where it makes an entry NaN or infinite.
+    an archive without its directory. safetensors and GGUF carry no checksums, and those of .bin files may be
+    left out by their writer, so a flipped bit *inside* a tensor is only seen where it makes an entry NaN
+    or infinite.
 
     Raises:
         InputError: nothing there, nothing known there, or a file that is damaged or would run code.
@@ -135,7 +136,9 @@ def _gguf_parts(path: Path) -> list[Path]:
     parts = [path.with_name(f"{base}-{part:05d}-of-{total}.gguf") for part in range(1, int(total) + 1)]
     for part in parts:
         if not part.is_file():
-            raise InputError(f"{part} is missing of {total} parts of this checkpoint; download it again.")
+            raise InputError(
+                f"{part} is missing of {int(total)} parts of this checkpoint; download it again."
+            )
     return parts
 
 

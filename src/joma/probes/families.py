@@ -57,8 +57,8 @@ _PATTERNS: tuple[tuple[str, str | None], ...] = (
     (r"(k_proj|key|key_proj|k_lin|k|Wk|wk|attn_k|to_k)", "key"),
     (r"(v_proj|value|value_proj|v_lin|v|Wv|wv|attn_v|to_v)", "value"),
     (
-        r"(o_proj|(attn|attention)\.out_proj|out_lin|o|attn_output|out_projection"
-        r"|(attn|attention)\.(c_proj|Wo|wo|dense|output\.dense|proj))",
+        r"(o_proj|out_lin|o|attn_output|out_projection"
+        r"|\w*(attn|attention)\.(out_proj|c_proj|Wo|wo|dense|output\.dense|proj))",
         "output",
     ),
     (r"output\.dense", "upper"),
@@ -136,10 +136,26 @@ def find_matrices(
         for matrix in _identify(name, shape)
         for part in _parts(matrix, shape, config, conv1d)
     ]
-    order = {name: position for position, name in enumerate(shapes)}
     return sorted(
-        found, key=lambda m: (m.stack, -1 if m.layer is None else m.layer, order[m.tensor], m.index or 0)
+        found,
+        key=lambda m: (
+            m.stack,
+            -1 if m.layer is None else m.layer,
+            _rank(m.role),
+            _number(m.expert),
+            m.tensor,
+        ),
     )
+
+
+def _rank(role: str) -> tuple[bool, int]:
+    plain = role.removeprefix("cross_")
+    order = ("embedding", *ATTENTION_ROLES, *reversed(MLP_ROLES), "upper", "unembedding")
+    return plain != role, order.index(plain)
+
+
+def _number(expert: str) -> int:
+    return int(expert) if expert.isdigit() else -1
 
 
 def role_of(name: str) -> str | None:

@@ -67,6 +67,8 @@ def probe_weights(
         InputError: a checkpoint that cannot be read, no matrix known by its name there, an unknown
             role, statistic or layer, a weight that holds NaN or infinities or is zero (and where).
     """
+    if isinstance(roles, str):
+        raise InputError(f"probe_weights: roles = {roles!r} is one name; give a list of names.")
     wanted_roles = (*roles, *(role for role in ROLES if attention and role in _attention_names()))
     _check_names("role", wanted_roles, ROLES)
     _check_names("statistic", statistics, STATISTICS)
