@@ -64,7 +64,9 @@ def test_one_layer_from_identity_is_the_yz_model_itself(tables) -> None:
     assert len(set(others.values())) == len(others)
 
 
-def made(means: dict[str, list[float]], spread: float = 0.01) -> dict[str, pd.DataFrame]:
+def made(
+    means: dict[str, list[float]], spread: float = 0.01, still_falling: float = 0.0
+) -> dict[str, pd.DataFrame]:
     """Tables in which two seeds of each model lie ``spread`` about the given losses of depths 1 ... 4."""
     rows = [
         {
@@ -82,7 +84,12 @@ def made(means: dict[str, list[float]], spread: float = 0.01) -> dict[str, pd.Da
         for seed in (0, 1)
     ]
     baselines = pd.DataFrame({"model": ["unigram", "bigram"], "value": [3.5, 3.2]})
-    return {"losses": pd.DataFrame(rows), "curves": pd.DataFrame(), "baselines": baselines}
+    curves = [
+        {"run": row["run"], "depth": row["depth"], "step": step, "metric": "validation_loss", "value": value}
+        for row in rows
+        for step, value in ((10, row["loss"] + still_falling), (20, row["loss"]))
+    ]
+    return {"losses": pd.DataFrame(rows), "curves": pd.DataFrame(curves), "baselines": baselines}
 
 
 def verdicts(tables: dict[str, pd.DataFrame]) -> dict[str, str]:
@@ -111,6 +118,15 @@ def test_claims_fail_where_nothing_differs_by_more_than_the_seeds_do() -> None:
     assert set(found.values()) == {"fails"}
     noisy = verdicts(made(AS_THE_SLIDES_SAY, spread=0.5))
     assert noisy["drops"] == noisy["residual"] == noisy["embedding"] == "fails"
+
+
+def test_a_deep_model_that_still_learns_is_not_called_worse() -> None:
+    assert verdicts(made(AS_THE_SLIDES_SAY, still_falling=0.1))["drops"] == "not tested"
+    late = AS_THE_SLIDES_SAY | {"YZ": [3.0, 2.9, 3.3, 3.4]}
+    assert verdicts(made(late, still_falling=0.1))["works_in_layers"] == "not tested"
+    assert verdicts(made(late))["works_in_layers"] == "fails"
+    level = AS_THE_SLIDES_SAY | {"YZ": [3.0, 2.9, 2.9, 2.9]}
+    assert verdicts(made(level, still_falling=0.1))["drops"] == "fails"
 
 
 def test_what_was_not_trained_is_not_tested() -> None:

@@ -42,7 +42,7 @@ class SnapYzLayers(Experiment):
     ``paper``), a start in which lower layers pass on what they mix, which asks whether depth hurts because
     of the start. The best rate depends on model and depth, so each takes, on its first seed, the best of
     ``learning_rates``; further seeds use that one. A run's loss is its lowest held-out loss over training
-    (small texts are overfitted); where it is the last one, a deep model may only be slow.
+    (small texts are overfitted). Depth is not called harmful while the deep models' loss still falls.
 
     ``quick`` must keep Y and Z of M x M small: 256 words of a small text. ``paper`` leaves the free
     matrices to 4,000 words (the low-rank form alone fits the full vocabulary).
