@@ -57,7 +57,7 @@ def fold_padding(tokens: Tensor, padding: int, *, dtype: torch.dtype = torch.flo
     positions = min(total, int(lengths.max()) + 1)
     folded = tokens[:, total - positions :]
     kept = (positions - lengths).clamp_min(1)
-    per_key = torch.log(((total - lengths).clamp_min(1) / kept).to(dtype))
+    per_key = torch.log((total - lengths).clamp_min(1).to(dtype) / kept)
     bias = torch.where(folded == padding, per_key[:, None], torch.zeros((), dtype=dtype))
     return FoldedSequences(folded, bias)
 
