@@ -188,3 +188,20 @@ def test_a_parameter_that_zero3_keeps_elsewhere() -> None:
     parameter.ds_shape = torch.Size([40, 30])  # type: ignore[attr-defined]
     with pytest.raises(InputError, match=r"ZeRO-3 keeps it elsewhere \(its shape is \(40, 30\)\)"):
         stable_rank(parameter)
+
+
+@pytest.mark.parametrize("shape", [(500, 300), (300, 500)])
+def test_the_same_algorithm_on_torch_tensors(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]) -> None:
+    """What other devices run, run here: torch in place of NumPy, Cholesky and all."""
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(4))
+    ours = stable_rank_estimate(matrix, certify=True)
+    monkeypatch.setattr("joma.measures.spectral_norm._array", lambda tensor: tensor)
+    theirs = stable_rank_estimate(matrix, certify=True)
+    assert theirs.certified
+    assert theirs.value == pytest.approx(ours.value, rel=1e-6)
+    assert theirs.spectral_norm.steps == pytest.approx(ours.spectral_norm.steps, abs=2)
+    values = torch.linalg.svdvals(matrix.double())
+    truth = float((values / values[0]).square().sum())
+    assert theirs.value - theirs.error_bound <= truth <= theirs.value * (1 + 1e-12)
+    near_tie = with_spectrum(np.concatenate([[1.0, 0.9999], np.full(200, 0.5)]), *shape, seed=1)
+    assert stable_rank(near_tie, certify=True) == pytest.approx(1 + 0.9999**2 + 50.0, rel=1e-6)
