@@ -1,7 +1,5 @@
 """``python -m joma``."""
 
-import sys
+from joma.cli import entry
 
-from joma.cli import main
-
-sys.exit(main())
+entry()

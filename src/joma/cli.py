@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import os
@@ -10,9 +11,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
-
-from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from typing import Any, NoReturn, get_type_hints
 
 from joma import __version__
 from joma.errors import InputError, JomaError, nearest
@@ -48,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         if debug:
             raise
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # the terminal has echoed ^C into a progress bar
         print(
             "joma: interrupted; finished parts are kept, and the same command continues from there.",
             file=sys.stderr,
@@ -57,6 +58,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output left (joma list | head): say nothing more, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def entry() -> NoReturn:
+    """The console script: :func:`main`, and an end that an interrupted pool of processes cannot hold up."""
+    status = main()
+    if status == 130:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # The pool's hooks at exit wait for workers that are gone; the workers leave with this process.
+        os._exit(status)
+    sys.exit(status)
 
 
 def _dispatch(words: list[str]) -> int:
@@ -79,18 +91,34 @@ def _dispatch(words: list[str]) -> int:
     return handlers[command](rest)
 
 
-def _parser(command: str, description: str = "") -> ArgumentParser:
-    parser = ArgumentParser(
-        prog=f"joma {command}", description=description or _COMMANDS[command], exit_on_error=False
-    )
+class _Parser(argparse.ArgumentParser):
+    """An argparse parser whose errors can be told in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise argparse.ArgumentError(None, message)
+
+
+def _parser(command: str, description: str = "") -> argparse.ArgumentParser:
+    parser = _Parser(prog=f"joma {command}", description=description or _COMMANDS[command])
+    return _with_debug(parser)
+
+
+def _settings_parser(command: str, description: str) -> argparse.ArgumentParser:
+    """A parser that knows types, YAML files and lists; its import is most of ``joma --help``'s time."""
+    from jsonargparse import ArgumentParser
+
+    return _with_debug(ArgumentParser(prog=f"joma {command}", description=description, exit_on_error=False))
+
+
+def _with_debug(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
 
-def _parse(parser: ArgumentParser, words: list[str]) -> Namespace:
+def _parse(parser: argparse.ArgumentParser, words: list[str]) -> Any:
     try:
         return parser.parse_args(words)
-    except ArgumentError as error:
+    except argparse.ArgumentError as error:
         message = _one_line(str(error))
         if "nrecognized arguments" in message:
             options = [option for action in parser._actions for option in action.option_strings]
@@ -117,7 +145,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _quiet_and_json(parser: ArgumentParser) -> None:
+def _quiet_and_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
     parser.add_argument("--json", action="store_true", help="machine-readable results on stdout")
 
@@ -158,7 +186,7 @@ def _run(words: list[str]) -> int:
     words = _plain_words(experiment, words[1:])
     preset = _option(words, "--preset") or "quick"
     defaults = experiment.from_preset(preset)
-    parser = _parser(f"run {name}", _first_paragraph(experiment))
+    parser = _settings_parser(f"run {name}", _first_paragraph(experiment))
     parser.add_argument("--config", action="config", help="YAML file of settings")
     parser.add_argument("--preset", default="quick", help=f"starting point: {', '.join(experiment.presets)}")
     parser.add_argument("--out", default="", help=f"run directory (empty: runs/{name})")
@@ -193,7 +221,7 @@ def _run(words: list[str]) -> int:
 
 def _check(words: list[str]) -> int:
     parser = _parser("check", _COMMANDS["check"] + ". NAMES: groups of checks (default: all)")
-    parser.add_argument("names", nargs="*", default=[], help="groups, such as theorem2 or lemma4")
+    parser.add_argument("names", nargs="*", help="groups, such as theorem2 or lemma4")
     _quiet_and_json(parser)
     options = _parse(parser, words)
 

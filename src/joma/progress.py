@@ -72,7 +72,8 @@ class Progress:
         """Several parts, in as many processes as there are cores; each is kept as it finishes.
 
         The computations must be picklable (``functools.partial`` of a function at module level);
-        each is handed a Progress of its own. The tables do not depend on the number of processes.
+        each is handed a Progress of its own. The tables do not depend on the number of processes. If
+        some fail, the others finish all the same, and the first failure is raised.
         """
         workers = min(usable_cores(), len(computations))
         outcomes: list[pandas.DataFrame | JomaError]
@@ -81,6 +82,9 @@ class Progress:
         else:
             import joblib
 
+            # Interrupted, the pool's own bookkeeping process would remark on what was left behind.
+            ignored = "ignore:resource_tracker:UserWarning"
+            os.environ["PYTHONWARNINGS"] = ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), ignored]))
             jobs = [
                 joblib.delayed(_outcome)(self._for_worker(number % workers), name, compute)
                 for number, (name, compute) in enumerate(computations.items())

@@ -136,7 +136,7 @@ def test_trains_in_the_common_loop_and_is_measured_there(optimizer: str, start: 
     recipe = Recipe(steps=60, learning_rate=rate, optimizer=optimizer, batch=4, length=8, clip=None)
     with reproducible(0):
         model = YZ(7, start=start)
-        rows = train(model, text, recipe, measure=held_out.measure, measure_at=[0, 60])  # type: ignore[arg-type]
+        rows = train(model, text, recipe, measure=held_out.measure, measure_at=[0, 60])
     losses = rows[rows["metric"] == "validation_loss"]["value"].to_list()
     assert losses[1] < 0.5 * losses[0]
     assert not model.output.bias.any()

@@ -211,9 +211,8 @@ def _compute(progress: Progress, runs: Mapping[tuple[str, int, float, int], Any]
 def _train_one(
     experiment: SnapYzLayers, model_name: str, depth: int, rate: float, seed: int, progress: Progress
 ) -> pandas.DataFrame:
-    from typing import cast
-
     from joma.models.decoder import Decoder
+    from joma.models.language_model import LanguageModel
     from joma.models.yz import YZ
     from joma.training.evaluation import HeldOutText
     from joma.training.loop import Recipe, reproducible, train
@@ -222,7 +221,7 @@ def _train_one(
     name = _run_name(model_name, depth, rate, seed)
     form = MODELS[model_name]
     with reproducible(seed):
-        model = (
+        model: LanguageModel = (
             Decoder(
                 text.vocabulary_size,
                 layers=depth,
@@ -232,16 +231,12 @@ def _train_one(
                 longest=experiment.length,
             )
             if form is None
-            # The loop and the measurements need no more of a decoder than the YZ model has too.
-            else cast(
-                "Decoder",
-                YZ(
-                    text.vocabulary_size,
-                    layers=depth,
-                    rank=experiment.rank if model_name == "YZ, low rank" else None,
-                    longest=experiment.length,
-                    **form,
-                ),
+            else YZ(
+                text.vocabulary_size,
+                layers=depth,
+                rank=experiment.rank if model_name == "YZ, low rank" else None,
+                longest=experiment.length,
+                **form,
             )
         )
         try:

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from joma.errors import InputError
-
-AttentionObserver = Callable[[int, Tensor], None]
-"""Called with the layer's number and its attention probabilities (batch, heads, length, length)."""
+from joma.models.language_model import AttentionObserver, LanguageModel
 
 
 class DecoderLayer(nn.Module):
@@ -52,7 +50,7 @@ class DecoderLayer(nn.Module):
         return normed
 
 
-class Decoder(nn.Module):
+class Decoder(LanguageModel):
     """A language model: scaled embedding, sinusoidal positions, decoder layers, output layer.
 
     Args:

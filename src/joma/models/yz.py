@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from joma.errors import InputError
-from joma.models.decoder import AttentionObserver
+from joma.models.language_model import AttentionObserver, LanguageModel
 
 STARTS = ("uniform", "zero", "identity")
 
@@ -58,7 +58,7 @@ class PairMatrix(nn.Module):
         return reduced if self.right is None else reduced @ self.right.T
 
 
-class YZ(nn.Module):
+class YZ(LanguageModel):
     """The YZ model in one or more layers; trains and is measured like :class:`joma.models.decoder.Decoder`.
 
     Args:

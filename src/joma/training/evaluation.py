@@ -10,7 +10,7 @@ from torch import Tensor
 from joma.data.text import TokenText, validation_windows
 from joma.measures.entropy import entropy_of_probabilities
 from joma.measures.rank import stable_rank
-from joma.models.decoder import Decoder
+from joma.models.language_model import LanguageModel
 
 _TOKENS_AT_ONCE = 7000
 _LOGITS_AT_ONCE = 2**22
@@ -27,7 +27,7 @@ class HeldOutText:
         return list(zip(torch.split(self.inputs, size), torch.split(self.targets, size), strict=True))
 
     @torch.no_grad()
-    def measure(self, model: Decoder, step: int, *, with_loss: bool = True) -> list[dict[str, Any]]:
+    def measure(self, model: LanguageModel, step: int, *, with_loss: bool = True) -> list[dict[str, Any]]:
         """Rows of attention entropy (per layer and head), stable rank (per layer), validation loss.
 
         The entropy is the mean over all windows and all their causal rows, in nats; without
@@ -58,7 +58,7 @@ class HeldOutText:
         return rows
 
 
-def _summed_loss(model: Decoder, hidden: Tensor, targets: Tensor) -> float:
+def _summed_loss(model: LanguageModel, hidden: Tensor, targets: Tensor) -> float:
     """Cross-entropy summed over tokens, with a bounded number of logits at once."""
     size = max(1, _LOGITS_AT_ONCE // model.output.out_features)
     return sum(

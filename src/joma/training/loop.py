@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 import torch
@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from joma.data.text import Batches, TokenText
 from joma.errors import DivergenceError, InputError
-from joma.models.decoder import Decoder
+from joma.models.language_model import LanguageModel
 from joma.progress import Progress
 from joma.training.checkpoint import load_checkpoint, save_checkpoint
 from joma.training.fused import ClippedAdam, OutputCrossEntropy
 
 Rows = list[dict[str, Any]]
+Model = TypeVar("Model", bound=LanguageModel)
 SECONDS_BETWEEN_CHECKPOINTS = 10.0
 
 
@@ -69,11 +70,11 @@ def reproducible(seed: int) -> Iterator[None]:
 
 
 def train(
-    model: Decoder,
+    model: Model,
     text: TokenText,
     recipe: Recipe,
     *,
-    measure: Callable[[Decoder, int], Rows],
+    measure: Callable[[Model, int], Rows],
     measure_at: Sequence[int],
     progress: Progress | None = None,
     label: str = "training",
