@@ -77,12 +77,12 @@ def check_arguments(
     chosen, strata = _choose(rows, length, seed, query.device)
     shape = torch.Size((batch, heads, length, keys))
     keeps, added = _masks(mask, bias, shape)
-    if rows is not None:
-        query, positions = query[:, :, chosen], positions[chosen]
-        everything = (slice(None), slice(None), chosen)
-        keeps = None if keeps is None else take(keeps, *everything)
-        added = None if added is None else take(added, *everything)
     visible = visible_keys(positions, keys, causal=causal, window=_window(window, causal), mask=keeps)
+    if rows is not None:
+        everything = (slice(None), slice(None), chosen)
+        query, positions = query[:, :, chosen], positions[chosen]
+        visible = visible.take(*everything)
+        added = None if added is None else take(added, *everything)
     scores = Scores(query, _without_padding(key, visible), scale, visible, positions, softcap, added)
     return Arguments(
         scores, None if sinks is None else sinks.detach().flatten(), names, chosen, strata, block_size,
@@ -219,6 +219,5 @@ def _without_padding(key: Tensor, visible: VisibleKeys) -> Tensor:
         inside = visible.mask.any(1).any(1)
     else:
         place = torch.arange(key.shape[2], device=key.device)
-        begin, end = visible.used
-        inside = (place >= begin[:, None]) & (place < end[:, None])
+        inside = (place >= visible.begin[:, None]) & (place < visible.end[:, None])
     return key.masked_fill(~inside[:, None, :, None], 0.0)

@@ -167,7 +167,10 @@ def _measure(given: Arguments, tolerance: float) -> AttentionEntropy:
             elif redone:
                 _redo(given, doubtful, values, error)
     _check_values(given, values["entropy"], error, seen)
-    values["entropy"].clamp_(min=0.0)
+    # Rounding apart, 0 <= H <= log n; no error is larger than that range either.
+    most = (scores.visible.counts + (given.sinks is not None)).clamp_min(1).to(error.dtype).log()
+    values["entropy"] = values["entropy"].clamp(min=0.0).minimum(most)
+    error = error.minimum(most + torch.finfo(error.dtype).eps)
     shape = given.shape
     return AttentionEntropy(
         values={name: value.reshape(shape) for name, value in values.items()},

@@ -9,12 +9,17 @@ a flash-attention call with the keys as its values returns both, in memory linea
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from joma.measures.attention_kernels import Kernel, kernel_for
-from joma.measures.attention_scores import ROUNDING, Moments, Scores, Wanted, empty_moments
+from joma.measures.attention_scores import OUTLYING, ROUNDING, Moments, Scores, Wanted, empty_moments
 from joma.measures.visible_keys import Piece, pieces
+
+_KERNEL_BLOCK = 512
+"""Keys that the CPU kernel sums in one product."""
 
 
 def flash_moments(scores: Scores, wanted: Wanted) -> Moments | None:
@@ -56,9 +61,16 @@ def _piece(kernel: Kernel, scores: Scores, out: Moments, sample: slice, piece: P
     expected = (query * mean).sum(-1) * scores.scale
     out.log_normaliser[where] = lse
     out.entropy[where] = lse - expected
-    norms = torch.linalg.vector_norm(query, dim=-1) * torch.linalg.vector_norm(mean, dim=-1)
+    assert scores.typical is not None
+    typical = scores.typical.repeat_interleave(scores.group, 1)[..., None]
+    length = torch.linalg.vector_norm(query, dim=-1) * abs(scores.scale)
+    large = torch.linalg.vector_norm(mean, dim=-1)
     epsilon = torch.finfo(query.dtype).eps
-    out.error[where] = ROUNDING * epsilon * (lse.abs() + abs(scores.scale) * norms)
+    # Keys that cancel in their mean (two of them, half and half) have not lost their rounding.
+    error = ROUNDING * epsilon * (lse.abs() + length * (large + typical / 4))
+    keys = min(_KERNEL_BLOCK, piece.keys.stop - piece.keys.start)
+    error += length * _swamped(typical, large, out.entropy[where], keys * epsilon)
+    out.error[where] = error
     for power, room in out.powers.items():
         _, room[where] = _call(kernel, scores, query, piece, mask, power * scores.scale, False)
 
@@ -91,6 +103,17 @@ def _call(
     both = torch.logaddexp(lse, earlier_lse)
     mean = mean * (lse - both).exp()[..., None] + earlier * (earlier_lse - both).exp()[..., None]
     return mean, both
+
+
+def _swamped(typical: Tensor, large: Tensor, entropy: Tensor, units: float) -> Tensor:
+    """What a kernel may lose of P K, as a length, by adding many small terms to a large one.
+
+    Where one key is far longer than the others and takes most of the mass (a sink), P K is a sum of that
+    key and of terms below half a unit in its last place, each lost. No more is lost than one unit for
+    every key of a kernel's block, nor more than the tail's mass (at most H / ln 4) times its keys.
+    """
+    by_mass = (entropy.abs() / math.log(4)).clamp_max(1.0) * typical * OUTLYING
+    return torch.minimum(units * large, by_mass).masked_fill(large <= OUTLYING * typical, 0.0)
 
 
 def _mask(scores: Scores, piece: Piece) -> Tensor:

@@ -31,6 +31,8 @@ class Scores:
     """(batch or 1, heads or 1, rows or 1, keys or 1)"""
     centre: Tensor | None = field(default=None, repr=False)
     """(batch, key heads, width): what was taken from the keys."""
+    typical: Tensor | None = field(default=None, repr=False)
+    """(batch, key heads): the median distance of the keys from their mean."""
 
     @property
     def group(self) -> int:
@@ -59,23 +61,32 @@ class Scores:
             positions=self.positions[rows],
             bias=bias,
             centre=None if self.centre is None else self.centre[sample, key_heads],
+            typical=None if self.typical is None else self.typical[sample, key_heads],
         )
 
     def centred(self, dtype: torch.dtype) -> Scores:
         """In ``dtype``, keys without their mean over those in use where that changes no probability."""
-        key, centre = self.key.to(dtype), None
+        key = self.key.to(dtype)
+        place = torch.arange(key.shape[2], device=key.device)
+        begin, end = self.visible.begin[:, None], self.visible.end[:, None]
+        used = ((place >= begin) & (place < end)).to(dtype)[:, None]
+        centre = _mean(key, used)
+        length = torch.linalg.vector_norm(key - centre[:, :, None], dim=-1)
+        # A sink's key may be a hundred times longer than the others; they are what must be centred.
+        length = length.masked_fill(used == 0, torch.nan)
+        typical = length.nanmedian(-1).values
         if self.softcap is None:
-            begin, end = self.visible.used
-            if len(begin) == 1:
-                centre = key[:, :, int(begin) : int(end)].mean(2)
-            else:
-                cuts = zip(begin.tolist(), end.tolist(), strict=True)
-                centre = torch.stack([k[:, a:b].mean(1) for k, (a, b) in zip(key, cuts, strict=True)])
-            # A sample of nothing but padding has no keys in use, and no mean.
-            centre = centre.nan_to_num(0.0)
+            centre = _mean(key, used * (length <= OUTLYING * typical[..., None]))
             key = key - centre[:, :, None]
         bias = None if self.bias is None else self.bias.to(dtype)
-        return replace(self, query=self.query.to(dtype), key=key, bias=bias, centre=centre)
+        return replace(
+            self,
+            query=self.query.to(dtype),
+            key=key,
+            bias=bias,
+            centre=None if self.softcap else centre,
+            typical=typical,
+        )
 
     def offset(self) -> Tensor | float:
         """scale q . centre: what centring took from every score of a row; (batch, heads, rows) or 0."""
@@ -98,6 +109,12 @@ class Scores:
                 -1, index[:, None, :, None].expand(-1, bias.shape[1], -1, 1)
             ).squeeze(-1)
         return scores.masked_fill(~self.visible.sees(keys), -torch.inf)
+
+
+def _mean(key: Tensor, weight: Tensor) -> Tensor:
+    """Weighted mean over the keys; 0 where there is no weight, in a sample of nothing but padding."""
+    total = weight.sum(-1, keepdim=True).clamp_min(1.0)
+    return torch.matmul((weight / total).expand(*key.shape[:3])[:, :, None], key).squeeze(2)
 
 
 @dataclass
@@ -150,6 +167,9 @@ def empty_moments(scores: Scores, wanted: Wanted) -> Moments:
         largest=room() if wanted.largest else None,
     )
 
+
+OUTLYING = 4.0
+"""Keys farther from the mean than so many times the median distance do not count for the centre."""
 
 ROUNDING = 4 * 1.36
 """Error estimate in units of epsilon times the size of what is subtracted: four times the

@@ -143,8 +143,7 @@ def _one(
         case "normalised_entropy":
             return (entropy / outcomes.to(lse.dtype).log()).masked_fill(outcomes == 1, torch.nan)
         case "entropy_over_log_length":
-            begin, end = scores.visible.used
-            length = (end - begin).to(lse.dtype)[:, None, None]
+            length = (scores.visible.end - scores.visible.begin).to(lse.dtype)[:, None, None]
             return (entropy / length.log()).masked_fill(length == 1, torch.nan)
         case "effective_support":
             return entropy.exp()
@@ -164,7 +163,7 @@ def _one(
             assert moments.key_spread is not None
             return moments.key_spread
         case "first_key_mass":
-            keys = scores.visible.used[0][:, None].expand(-1, lse.shape[-1])
+            keys = scores.visible.begin[:, None].expand(-1, lse.shape[-1])
         case "self_mass":
             keys = scores.positions[None]
         case "previous_key_mass":
@@ -174,7 +173,7 @@ def _one(
     mass = (scores.at(keys) - lse + kept).exp().clamp_max(1.0)
     if name == "first_key_mass":
         return mass
-    exists = (keys >= scores.visible.used[0][:, None]) & (keys < scores.key.shape[2])
+    exists = (keys >= scores.visible.begin[:, None]) & (keys < scores.key.shape[2])
     return mass.masked_fill(~exists[:, None], torch.nan)
 
 

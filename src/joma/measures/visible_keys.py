@@ -34,6 +34,10 @@ class VisibleKeys:
     """(batch or 1, rows), int64."""
     stop: Tensor
     """(batch or 1, rows), int64; equal to ``first`` in a row that sees nothing."""
+    begin: Tensor
+    """(batch or 1,): the first key that any row of the sample sees, among all its rows, chosen or not."""
+    end: Tensor
+    """(batch or 1,): the end of the last key that any row of the sample sees."""
     mask: Tensor | None = None
     """(batch or 1, heads or 1, rows, keys) bool, where some row's keys are no interval; then the
     interval is the smallest that holds the keys of all heads."""
@@ -44,15 +48,6 @@ class VisibleKeys:
         if self.mask is None:
             return (self.stop - self.first)[:, None]
         return self.mask.sum(-1)
-
-    @property
-    def used(self) -> tuple[Tensor, Tensor]:
-        """First key that any row of the sample sees, and the end of the last: (batch or 1,) each."""
-        empty = self.first >= self.stop
-        far = torch.iinfo(torch.int64).max
-        begin = self.first.masked_fill(empty, far).amin(-1)
-        end = self.stop.masked_fill(empty, 0).amax(-1)
-        return torch.minimum(begin, end), end
 
     def sees(self, keys: Tensor) -> Tensor:
         """Whether each row sees the key named for it; ``keys`` (batch or 1, rows) -> (b, h or 1, rows)."""
@@ -68,7 +63,13 @@ class VisibleKeys:
         """The same for a selection of samples, heads and rows."""
         intervals = sample if len(self.first) > 1 else slice(None)
         mask = None if self.mask is None else take(self.mask, sample, heads, rows)
-        return VisibleKeys(self.first[intervals][:, rows], self.stop[intervals][:, rows], mask)
+        return VisibleKeys(
+            self.first[intervals][:, rows],
+            self.stop[intervals][:, rows],
+            self.begin[intervals],
+            self.end[intervals],
+            mask,
+        )
 
 
 def take(array: Tensor, sample: slice, heads: slice, rows: Tensor | slice) -> Tensor:
@@ -100,7 +101,7 @@ def visible_keys(
     first, stop = first.clamp(0, keys)[None], stop.clamp(0, keys)[None]
     stop = torch.maximum(first, stop)
     if mask is None:
-        return VisibleKeys(first, stop)
+        return VisibleKeys(first, stop, *_used(first, stop))
     mask = mask.expand(-1, -1, len(positions), keys)
     if mask.shape[1] > 1 and bool((mask == mask[:, :1]).all()):
         mask = mask[:, :1]
@@ -112,7 +113,13 @@ def visible_keys(
     first = torch.where(some, bits.argmax(-1), 0)
     stop = torch.where(some, keys - bits.flip(-1).argmax(-1), 0)
     contiguous = mask.shape[1] == 1 and bool((anywhere.sum(-1) == stop - first).all())
-    return VisibleKeys(first, stop, None if contiguous else mask)
+    return VisibleKeys(first, stop, *_used(first, stop), None if contiguous else mask)
+
+
+def _used(first: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
+    empty = first >= stop
+    end = stop.masked_fill(empty, 0).amax(-1)
+    return torch.minimum(first.masked_fill(empty, torch.iinfo(torch.int64).max).amin(-1), end), end
 
 
 def additive(values: Tensor) -> tuple[Tensor, Tensor | None]:
