@@ -94,7 +94,7 @@ class Fig5(Experiment):
             part = tables["curves"][tables["curves"]["run"] == run]
             for colour, (height, tokens) in zip(PALETTE, part.groupby("height"), strict=False):
                 mean = tokens.groupby("time")["attention"].mean()
-                axis.plot(mean, color=colour, label=f"H = {height}: {tokens['token'].nunique()} tokens")
+                axis.plot(mean, color=colour, label=f"H = {height}")
             axis.set(title=label, xlabel="time", ylabel="attention per token", ylim=(0, 1))
             axis.set_xscale("log")
         flat[0].legend(loc="upper right")
@@ -102,7 +102,7 @@ class Fig5(Experiment):
             flat[5].plot(curve["time"], curve["value"], color=colour, label=RUNS[str(run)])
         flat[5].set(xscale="log", xlabel="time", ylabel="attention entropy (nats)", title="Does it bounce?")
         flat[5].set_ylim(0, 1.2 * tables["entropy"]["value"].max())
-        flat[5].legend(loc="lower left", fontsize=7.5)
+        flat[5].legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, fontsize=7.5)
         return figure
 
     def claims(self, tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
