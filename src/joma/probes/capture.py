@@ -215,7 +215,7 @@ class _Candidate:
 
 @dataclass(eq=False)
 class Observer:
-    """What a mode reports to. Replace the three functions."""
+    """What a mode reports to."""
 
     attention: Callable[[AttentionCall], Callable[[], None]]
     """Measures a call now and returns what makes the measurement count."""

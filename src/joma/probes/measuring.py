@@ -12,7 +12,7 @@ from torch import Tensor
 
 from joma.errors import InputError
 from joma.measures.attention_entropy import AttentionEntropy, attention_entropy
-from joma.measures.attention_statistics import STATISTICS, check_names
+from joma.measures.attention_statistics import STATISTICS, check_names, needs_positions
 from joma.probes.capture import AttentionCall
 
 Reduction = Literal["mean", "position", "none"]
@@ -75,8 +75,14 @@ def measure(
     are measured as they are: as the bias of queries and keys that are zero.
 
     Raises:
-        InputError: if a query, key or score of a row that is no padding is NaN or infinite.
+        InputError: if a query, key or score of a row that is no padding is NaN or infinite, or a
+            statistic needs to know which key is whose in scores that do not say it.
     """
+    if not call.positions and (name := needs_positions(statistics)):
+        raise InputError(
+            f"{name!r} needs the keys in the order of the tokens, and the scores of {call.operation} are "
+            "of shape (batch, queries, heads, keys), a window's; leave that statistic out."
+        )
     bias: Tensor | None
     if call.logits is not None:
         query, key, bias = _as_bias(call.logits, valid)

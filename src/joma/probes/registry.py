@@ -12,6 +12,7 @@ import functools
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -128,8 +129,6 @@ def registry_call(
         call = scaled_dot_product_call(
             "registry", operation, query, key, mask=keep, causal=causal, scale=scale, **further
         )
-        from dataclasses import replace
-
         return replace(call, bias=whole[..., : call.shape[3]])
     return scaled_dot_product_call(
         "registry", operation, query, key, mask=mask, causal=causal, scale=scale, **further
