@@ -1,0 +1,293 @@
+"""JoMA Table 1: do hidden neurons stand for the latents of a hierarchy, and is that learned?"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from joma.errors import InputError
+from joma.experiments.base import Experiment, setting
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+    from joma.progress import Progress
+    from joma.reporting.claims import Claim
+
+CELL = ["classes", "children", "latents_s0", "latents_s1"]
+PAPER_COLUMNS = {
+    "classes": "classes",
+    "children_per_latent": "children",
+    "tokens_s0": "latents_s0",
+    "tokens_s1": "latents_s1",
+}
+READINGS: dict[str, dict[str, str]] = {
+    "NCorr": {},
+    "NCorr, unused latents 0": {"unused": "zero"},
+    "NCorr, absolute": {"sign": "absolute"},
+    "NCorr, one to one": {"matching": "one_to_one"},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table1(Experiment):
+    """JoMA Table 1: normalised correlation (NCorr) of each latent with its best neuron of the same layer.
+
+    A class fixes a set of latents at s = 1, each a set of latents at s = 0, each a set of tokens
+    (:mod:`joma.data.hierarchy`); a three-layer network learns to tell the class. The MLP neurons of layer
+    s (maximum over positions) are correlated with the latents of level s, over the C sequences, at
+    chosen steps. Step 0 is the untrained network: the null that the paper does not show. Beside the
+    paper's reading (largest correlation, best match, latents that no class uses left out) three other
+    readings are recorded, and the mean over shuffles of the classes.
+
+    ``paper`` is the paper's own scale: 12 cells, 5 seeds, d = 1024, 10,000 steps at learning rate 1e-5 (the
+    authors' table script selects 1e-4). Not said in the paper, and chosen: one head, no causal mask, the
+    order of the tokens that of the tree.
+    """
+
+    title = "hidden neurons against the latents of a hierarchy, trained and untrained"
+    reproduces = "JoMA Table 1"
+    cost = {"quick": "1 min", "paper": "days"}
+    presets = {
+        "quick": {},
+        "paper": {
+            "classes": (20, 30, 50),
+            "children": (2, 3),
+            "seeds": 5,
+            "width": 1024,
+            "steps": 10_000,
+            "learning_rate": 1e-5,
+            "measure_every": 500,
+        },
+    }
+
+    classes: tuple[int, ...] = setting((20,), "numbers of classes C", at_least=2)
+    children: tuple[int, ...] = setting((2,), "members of each latent N_ch", at_least=1)
+    bottom_latents: tuple[int, ...] = setting((10, 20), "N_0, one for each pair (N_0, N_1)", at_least=1)
+    top_latents: tuple[int, ...] = setting((20, 30), "N_1, one for each pair (N_0, N_1)", at_least=1)
+    seeds: int = setting(4, "runs per cell, with seeds seed, seed + 1, ...", at_least=2)
+    width: int = setting(128, "embedding size d", at_least=1)
+    heads: int = setting(1, "attention heads", at_least=1)
+    causal: bool = setting(False, "mask later positions")
+    vocabulary_size: int = setting(100, "tokens M; the MLP has 4 M neurons", at_least=1)
+    length: int = setting(30, "positions L of a padded sequence", at_least=1)
+    steps: int = setting(300, "minibatches", at_least=1)
+    learning_rate: float = setting(1e-4, "Adam's learning rate", above=0)
+    weight_decay: float = setting(1e-4, "Adam's weight decay (added to the gradient)", at_least=0)
+    batch: int = setting(128, "sequences in a minibatch", at_least=1)
+    measure_every: int = setting(50, "steps between measurements", at_least=1)
+    permutations: int = setting(50, "shuffles of the classes for the null", at_least=1)
+    authors_table: str = setting("", "CSV of the paper's Table 1, to compare with (full scale only)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.bottom_latents) != len(self.top_latents) or not (
+            self.bottom_latents and self.classes and self.children
+        ):
+            raise InputError(
+                f"table1: bottom_latents = {self.bottom_latents}, top_latents = {self.top_latents}, "
+                f"classes = {self.classes}, children = {self.children}; give as many N_0 as N_1, none empty."
+            )
+
+    def cells(self) -> list[tuple[int, int, int, int]]:
+        """(C, N_ch, N_0, N_1) of every cell."""
+        pairs = list(zip(self.bottom_latents, self.top_latents, strict=True))
+        return [(c, n, low, high) for c in self.classes for n in self.children for low, high in pairs]
+
+    def run(self, progress: Progress) -> dict[str, pandas.DataFrame]:
+        """Tables ``alignment`` (every measurement), ``cells`` (mean over seeds) and ``paper``."""
+        import pandas as pd
+
+        paper = self._paper()
+        runs: dict[str, Any] = {}
+        for cell in self.cells():
+            for seed in range(self.seed, self.seed + self.seeds):
+                _hierarchy(self, cell, seed)  # a cell that cannot be drawn is an error before any training
+                name = "classes-{}-children-{}-latents-{}-{}".format(*cell) + f"-seed-{seed}"
+                runs[name] = functools.partial(_train_one, self, cell, seed, name)
+        tables = progress.parts(runs)
+        alignment = pd.concat([tables[name] for name in runs], ignore_index=True)
+        ends = alignment[alignment["step"].isin([0, self.steps])]
+        cells = (
+            ends.groupby([*CELL, "step", "layer", "metric", "unit"], dropna=False)["value"]
+            .agg(value="mean", deviation="std", seeds="count")
+            .reset_index()
+        )
+        return {"alignment": alignment, "cells": cells, "paper": paper}
+
+    def _paper(self) -> pandas.DataFrame:
+        """The given table, tidy; empty where none is given."""
+        import pandas as pd
+
+        columns = [*CELL, "layer", "value", "deviation"]
+        if not self.authors_table:
+            return pd.DataFrame(columns=columns, dtype=float)
+        where = f"table1: setting authors_table = {self.authors_table!r}"
+        try:
+            table = pd.read_csv(self.authors_table).rename(columns=PAPER_COLUMNS)
+            levels = [
+                table[CELL].assign(
+                    layer=s, value=table[f"ncorr_s{s}_mean"], deviation=table[f"ncorr_s{s}_std"]
+                )
+                for s in (0, 1)
+            ]
+        except (OSError, ValueError, KeyError) as error:
+            raise InputError(f"{where} cannot be read as the paper's table ({error}).") from error
+        return pd.concat(levels, ignore_index=True)[columns].astype(float)
+
+    def draw(self, tables: Mapping[str, pandas.DataFrame]) -> Figure:
+        """NCorr along training for each level, and at its ends beside the nulls and the paper."""
+        from joma.reporting.figures import PALETTE, ink, panels
+
+        alignment, paper = tables["alignment"], tables["paper"]
+        figure, axes = panels(1, 2, width=5.0, height=3.6, sharey=True)
+        for axis, layer in zip(axes[0], (0, 1), strict=True):
+            part = alignment[(alignment["layer"] == layer) & alignment["metric"].isin(["NCorr", "shuffled"])]
+            for colour, (cell, of_cell) in zip(PALETTE * 9, part.groupby(CELL), strict=False):
+                curves = of_cell.pivot_table(index="step", columns=["metric", "seed"], values="value")
+                axis.plot(curves["NCorr"], color=colour, lw=0.7, alpha=0.4)
+                label = f"C={cell[0]}, {cell[1]} children, {cell[2:]}"
+                axis.plot(curves["NCorr"].mean(axis=1), color=colour, label=label)
+                axis.plot(curves["shuffled"].mean(axis=1), color=colour, ls=":", lw=1.1)
+                theirs = paper[(paper["layer"] == layer) & (paper[CELL] == list(cell)).all(axis=1)]
+                axis.errorbar(
+                    [self.steps * 1.02] * len(theirs),
+                    theirs["value"],
+                    theirs["deviation"],
+                    fmt="o",
+                    ms=4,
+                    mfc="none",
+                    color=colour,
+                )
+            axis.plot([], [], ":", color=ink(), label="classes shuffled")
+            axis.set_title(f"layer {layer} against the latents of s = {layer}")
+            axis.set_xlabel("minibatch (0: untrained)")
+            axis.set_ylim(0, 1.03)
+        axes[0, 0].set_ylabel("NCorr (mean over latents)")
+        axes[0, 0].legend(loc="lower left", fontsize=7.5)
+        figure.suptitle(
+            f"d = {self.width}, learning rate {self.learning_rate:g}, {self.seeds} seeds (thin), mean (thick)"
+            + ("; circles: the paper at d = 1024, 10,000 steps" if len(paper) else ""),
+            fontsize=9.5,
+        )
+        return figure
+
+    def claims(self, tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
+        """What Table 1 and its text say, each beside the untrained network."""
+        from joma.experiments import _table1_claims as judged
+
+        ends = judged.Ends(tables["alignment"], self.steps)
+        return [
+            judged.bottom_high(ends),
+            judged.learned(ends, 0),
+            judged.learned(ends, 1),
+            judged.bottom_above_top(ends),
+            judged.above_shuffled(ends),
+            judged.falls_when_complex(ends),
+            judged.peaks_early(tables["alignment"]),
+            judged.agrees_with_paper(ends, tables["paper"], full_scale=self._is_full_scale()),
+        ]
+
+    def _is_full_scale(self) -> bool:
+        return self.width == 1024 and self.steps >= 10_000
+
+
+def _hierarchy(experiment: Table1, cell: tuple[int, int, int, int], seed: int) -> Any:
+    import numpy as np
+
+    from joma.data.hierarchy import draw_hierarchy
+
+    classes, children, bottom, top = cell
+    return draw_hierarchy(
+        classes=classes,
+        latents=(bottom, top),
+        children=children,
+        vocabulary_size=experiment.vocabulary_size,
+        length=experiment.length,
+        random=np.random.default_rng([seed, *cell]),
+    )
+
+
+def _train_one(
+    experiment: Table1, cell: tuple[int, int, int, int], seed: int, name: str, progress: Progress
+) -> pandas.DataFrame:
+    import torch
+
+    from joma.models.hierarchy import HierarchyNetwork
+    from joma.training.distinct import DistinctRecipe, train_distinct
+    from joma.training.loop import reproducible
+
+    drawn = _hierarchy(experiment, cell, seed)
+    tokens = torch.from_numpy(drawn.sequences())
+    recipe = DistinctRecipe(
+        steps=experiment.steps,
+        learning_rate=experiment.learning_rate,
+        weight_decay=experiment.weight_decay,
+        batch=experiment.batch,
+        seed=seed,
+    )
+    with reproducible(seed):
+        network = HierarchyNetwork(
+            experiment.vocabulary_size,
+            cell[0],
+            layers=3,
+            width=experiment.width,
+            heads=experiment.heads,
+            causal=experiment.causal,
+        )
+        rows = train_distinct(
+            network,
+            tokens,
+            drawn.padding,
+            recipe,
+            measure=functools.partial(_measure, drawn, tokens, experiment.permutations),
+            measure_at=frozenset({*range(0, experiment.steps, experiment.measure_every), experiment.steps}),
+            progress=progress,
+            label=f"table1: {name}",
+            checkpoints=progress.checkpoint_folder(name),
+        )
+    identity = dict(zip(CELL, cell, strict=True))
+    columns = ["run", *CELL, "seed", "step", "layer", "metric", "value", "unit", "dtype"]
+    return rows.assign(run=name, seed=seed, dtype="float32", **identity)[columns]
+
+
+def _measure(drawn: Any, tokens: Any, permutations: int, network: Any, step: int) -> list[dict[str, Any]]:
+    """NCorr of layer s with level s in every reading, the shuffled null, loss and accuracy."""
+    import numpy as np
+    import torch
+
+    from joma.measures.alignment import latent_neuron_alignment
+    from joma.training.distinct import fold_padding
+
+    folded = fold_padding(tokens, drawn.padding)
+    seen: dict[int, Any] = {}
+    with torch.no_grad():
+        logits = network(folded.tokens, folded.key_bias, observe=seen.__setitem__)
+    targets = torch.arange(len(tokens))
+    loss = torch.nn.functional.cross_entropy(logits, targets).item()
+    accuracy = (logits.argmax(1) == targets).float().mean().item()
+    rows: list[dict[str, Any]] = [
+        {"step": step, "layer": None, "metric": "loss", "value": loss, "unit": "nats"},
+        {"step": step, "layer": None, "metric": "accuracy", "value": accuracy, "unit": "share"},
+    ]
+    for layer, latents in enumerate(drawn.latents()):
+        activations = seen[layer].amax(1).numpy()
+        values = {
+            metric: latent_neuron_alignment(latents, activations, **options).mean  # type: ignore[arg-type]
+            for metric, options in READINGS.items()
+        }
+        shuffled = latent_neuron_alignment(
+            latents, activations, permutations=permutations, random=np.random.default_rng(0)
+        )
+        values |= {
+            "shuffled": float(shuffled.null.mean()),
+            "shuffled, 95 %": float(np.quantile(shuffled.null, 0.95)),
+        }
+        rows += [
+            {"step": step, "layer": layer, "metric": metric, "value": value, "unit": "correlation"}
+            for metric, value in values.items()
+        ]
+    return rows
