@@ -21,7 +21,7 @@ TOLERANCE = 5e-5
 BLOCK_SIZE = 1 << 20
 """Logits that the blocked form holds at once."""
 
-_DENSE_KEYS = 320
+_DENSE_KEYS = 64
 _DENSE_ROWS = 16
 _REDO_ALL = 0.5
 
