@@ -121,6 +121,7 @@ def test_config_file_and_preset(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["run", "toy", "--config", "nowhere.yaml"], 2, "nowhere.yaml"),
         (["run", "toy", "--fail-at", "0"], 1, "part 0 diverged; lower the rate"),
         (["run", "toy", "--out", "/proc/nowhere"], 2, "cannot be written"),
+        (["probe", "nowhere", "--weights"], 2, "nowhere does not exist"),
         (["report", "nowhere"], 2, "nowhere is not a directory"),
         (["report", "."], 2, "holds no run"),
         (["check", "theorem22"], 2, "no group of checks 'theorem22'; did you mean 'theorem2'"),
@@ -162,6 +163,22 @@ def test_report_of_a_folder_of_runs(tmp_path: Path, capsys: pytest.CaptureFixtur
         cli.main(["report", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "p.html")]) == 0
     )
     assert (tmp_path / "p.html").exists()
+
+
+def test_probe_of_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    weight = torch.diag(torch.tensor([3.0, 2.0, 1.0, 0.5]))
+    save_file({"model.layers.0.mlp.up_proj.weight": weight}, tmp_path / "model.safetensors")
+    out = tmp_path / "table.parquet"
+    assert cli.main(["probe", str(tmp_path), "--weights", "--json", "--out", str(out)]) == 0
+    rows = {row["metric"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["stable_rank"]["value"] == pytest.approx((9 + 4 + 1 + 0.25) / 9)
+    assert rows["spectral_norm"]["value"] == pytest.approx(3)
+    assert out.exists()
+    assert cli.main(["probe", str(tmp_path), "--weights"]) == 0
+    assert "stable_rank" in capsys.readouterr().out
 
 
 def test_a_closed_pipe_is_no_error() -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from joma.measures.bounce import bounce
     from joma.measures.entropy import entropy_of_logits, entropy_of_probabilities
     from joma.measures.rank import stable_rank
+    from joma.probes.watch import watch
+    from joma.probes.weights import probe_weights
 
 __version__ = "0.1.0"
 
@@ -23,7 +25,9 @@ _HOME = {
     "bounce": "joma.measures.bounce",
     "entropy_of_logits": "joma.measures.entropy",
     "entropy_of_probabilities": "joma.measures.entropy",
+    "probe_weights": "joma.probes.weights",
     "stable_rank": "joma.measures.rank",
+    "watch": "joma.probes.watch",
 }
 
 __all__ = [
@@ -33,7 +37,9 @@ __all__ = [
     "bounce",
     "entropy_of_logits",
     "entropy_of_probabilities",
+    "probe_weights",
     "stable_rank",
+    "watch",
 ]
 
 

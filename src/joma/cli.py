@@ -21,6 +21,7 @@ _COMMANDS = {
     "check": "every theorem, lemma and erratum of the papers, verified numerically",
     "list": "the experiments, with the figure or table they reproduce and what they cost",
     "run": "one experiment: tables, figure, and the paper's claims against what was measured",
+    "probe": "stable ranks of a model's weights, straight from its checkpoint",
     "report": "results as one self-contained HTML page",
 }
 _USAGE = (
@@ -84,6 +85,7 @@ def _dispatch(words: list[str]) -> int:
         "check": _check,
         "list": _list,
         "run": _run,
+        "probe": _probe,
         "report": _report,
     }
     if command not in handlers:
@@ -234,6 +236,38 @@ def _check(words: list[str]) -> int:
         print(json.dumps([claim.as_dict() for claim in claims], indent=1))
     else:
         print(claims_as_text(claims))
+    return 0
+
+
+def _probe(words: list[str]) -> int:
+    parser = _parser("probe", _COMMANDS["probe"] + ", shard by shard, without building the model")
+    parser.add_argument("model", help="folder or file of safetensors, GGUF or .bin")
+    parser.add_argument("--weights", action="store_true", required=True, help="probe the weights")
+    parser.add_argument("--attention", action="store_true", help="query, key, value and output matrices too")
+    parser.add_argument("--certify", action="store_true", help="prove the error bounds")
+    parser.add_argument("--out", default="", help="write the whole table to this Parquet file")
+    _quiet_and_json(parser)
+    options = _parse(parser, words)
+
+    from joma.files import whole_file
+    from joma.probes.weights import probe_weights
+    from joma.progress import Progress
+
+    table = probe_weights(
+        options.model,
+        attention=options.attention,
+        certify=options.certify,
+        progress=Progress(quiet=options.quiet),
+    )
+    if options.out:
+        with whole_file(Path(options.out)) as temporary:
+            table.to_parquet(temporary, index=False)
+    if options.json:
+        print(table.to_json(orient="records", indent=1, double_precision=15))
+    else:
+        shown = [column for column in ("stack", "expert") if table[column].astype(bool).any()]
+        columns = ["layer", *shown, "matrix", "metric", "value", "error_bound", "rows", "columns"]
+        print(table[columns].to_string(index=False, float_format=lambda value: f"{value:.6g}"))
     return 0
 
 
