@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from joma.measures.attention_entropy import AttentionEntropy, attention_entropy
     from joma.measures.bounce import bounce
     from joma.measures.entropy import entropy_of_logits, entropy_of_probabilities
-    from joma.measures.rank import stable_rank
+    from joma.measures.rank import effective_rank, stable_rank, stable_rank_estimate
+    from joma.measures.spectral_norm import spectral_norm
     from joma.probes.watch import watch
     from joma.probes.weights import probe_weights
 
@@ -23,10 +24,13 @@ _HOME = {
     "AttentionEntropy": "joma.measures.attention_entropy",
     "attention_entropy": "joma.measures.attention_entropy",
     "bounce": "joma.measures.bounce",
+    "effective_rank": "joma.measures.rank",
     "entropy_of_logits": "joma.measures.entropy",
     "entropy_of_probabilities": "joma.measures.entropy",
     "probe_weights": "joma.probes.weights",
+    "spectral_norm": "joma.measures.spectral_norm",
     "stable_rank": "joma.measures.rank",
+    "stable_rank_estimate": "joma.measures.rank",
     "watch": "joma.probes.watch",
 }
 
@@ -35,10 +39,13 @@ __all__ = [
     "__version__",
     "attention_entropy",
     "bounce",
+    "effective_rank",
     "entropy_of_logits",
     "entropy_of_probabilities",
     "probe_weights",
+    "spectral_norm",
     "stable_rank",
+    "stable_rank_estimate",
     "watch",
 ]
 
