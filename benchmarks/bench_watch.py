@@ -9,12 +9,13 @@ measured in processes of their own. ``python benchmarks/bench_watch.py [LENGTH .
 from __future__ import annotations
 
 import json
-import resource
+import re
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -44,9 +45,11 @@ def model_of_smollm2_size(implementation: str) -> torch.nn.Module:
     return model.eval()
 
 
-def ways(model: torch.nn.Module, tokens: torch.Tensor) -> dict[str, Callable[[], object]]:
+def ways(model: torch.nn.Module, tokens: torch.Tensor, logits: int = 0) -> dict[str, Callable[[], object]]:
+    """The passes; ``logits``: at how many last positions they end in logits, 0 for all."""
+
     def plain() -> object:
-        return model(tokens, use_cache=False, logits_to_keep=1)
+        return model(tokens, use_cache=False, logits_to_keep=logits)
 
     def watched(rows: float | None = None) -> object:
         with watch(model, rows=rows) as seen:
@@ -54,8 +57,8 @@ def ways(model: torch.nn.Module, tokens: torch.Tensor) -> dict[str, Callable[[],
         return seen.table()
 
     def eager() -> object:
-        attentions = model(tokens, use_cache=False, logits_to_keep=1, output_attentions=True).attentions
-        return [torch.special.entr(attention).sum(-1).mean((0, 2)) for attention in attentions]
+        outputs = model(tokens, use_cache=False, logits_to_keep=logits, output_attentions=True)
+        return [torch.special.entr(attention).sum(-1).mean((0, 2)) for attention in outputs.attentions]
 
     return {"plain": plain, "watched": watched, "sampled": lambda: watched(1 / 8), "eager": eager}
 
@@ -68,15 +71,26 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def peak_of_one(way: str, length: int) -> None:
-    """In a process of its own: seconds and peak memory of one pass, after a warm-up on few tokens."""
+    """In a process of its own: seconds and peak memory of one pass, after a warm-up on few tokens.
+
+    With the last position's logits alone: all of them would hide what the attention needs.
+    """
     tokens = torch.randint(0, 49152, (1, length), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         model = model_of_smollm2_size("eager" if way == "eager" else "sdpa")
-        ways(model, tokens[:, :64])[way]()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        took = seconds(ways(model, tokens)[way])
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps({"seconds": took, "before": before * 1024, "peak": after * 1024}))
+        ways(model, tokens[:, :64], logits=1)[way]()
+        # Loading has a peak of its own: forget it (Linux).
+        Path("/proc/self/clear_refs").write_text("5")
+        before = resident("VmRSS")
+        took = seconds(ways(model, tokens, logits=1)[way])
+    print(json.dumps({"seconds": took, "before": before, "peak": resident("VmHWM")}))
+
+
+def resident(which: str) -> int:
+    """Bytes of memory that this process holds (``VmRSS``) or has held at most (``VmHWM``)."""
+    found = re.search(rf"^{which}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return 1024 * int(found[1])
 
 
 def alone(way: str, length: int) -> dict[str, float]:
