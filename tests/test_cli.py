@@ -110,6 +110,54 @@ def test_config_file_and_preset(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.usefixtures("with_toy")
 @pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfe\x00", "is not UTF-8"),
+        (b"a: [1", "is not YAML"),
+        (b"just words", "holds no settings"),
+        (b"", "is empty"),
+        (b"parts: 0", "setting parts = 0 is out of range"),
+        (b"prats: 3", "prats"),
+    ],
+)
+def test_bad_config_files(
+    content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(content)
+    assert cli.main(["run", "toy", "--config", str(path), "--out", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.usefixtures("with_toy")
+def test_the_preset_may_stand_in_the_config_file(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("preset: paper\nparts: 2\n")
+    assert cli.main(["run", "toy", "--config", str(tmp_path / "c.yaml"), "--out", str(tmp_path / "r")]) == 0
+    from joma.runs import read_run
+
+    settings = read_run(tmp_path / "r").settings
+    assert (settings["preset"], settings["settings"]["parts"], settings["settings"]["note"]) == (
+        "paper",
+        2,
+        "long",
+    )
+
+
+@pytest.mark.usefixtures("with_toy")
+def test_a_defect_is_one_line_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(toy.Toy, "run", lambda self, progress: {}["value"])
+    assert cli.main(["run", "toy", "--out", str(tmp_path / "r")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("joma: unexpected KeyError: 'value' (a defect of joma")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.usefixtures("with_toy")
+@pytest.mark.parametrize(
     ("words", "status", "message"),
     [
         (["rum"], 2, "no command 'rum'; did you mean 'run'"),
@@ -118,7 +166,12 @@ def test_config_file_and_preset(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["run", "toy", "--parts", "many"], 2, "--parts many is not of the type int"),
         (["run", "toy", "--parts", "0"], 2, "setting parts = 0 is out of range"),
         (["run", "toy", "--preset", "papper"], 2, "no preset 'papper'; did you mean 'paper'"),
-        (["run", "toy", "--config", "nowhere.yaml"], 2, "nowhere.yaml"),
+        (["run", "toy", "--config", "nowhere.yaml"], 2, "nowhere.yaml cannot be read"),
+        (["run", "toy", "--rate", "1e999"], 2, "not a finite number"),
+        (["run", "toy", "--sizes", "2,2"], 2, "sizes = (2, 2) repeats a value"),
+        (["run", "toy", "stray", "--quiet", "--out", "x"], 2, "unknown argument 'stray'"),
+        (["run", "--preset", "quick", "toy"], 2, "name the experiment first"),
+        (["run", "toy", "--out", "a" * 300], 2, "File name too long"),
         (["run", "toy", "--fail-at", "0"], 1, "part 0 diverged; lower the rate"),
         (["run", "toy", "--out", "/proc/nowhere"], 2, "cannot be written"),
         (["probe", "nowhere", "--weights"], 2, "nowhere does not exist"),

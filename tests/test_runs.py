@@ -99,9 +99,11 @@ def test_a_run_that_cannot_begin_leaves_no_claim_on_its_directory(tmp_path: Path
 
 def test_overwrite_removes_a_runs_own_files_only(tmp_path: Path) -> None:
     run_experiment(toy.Toy(rate=0.25), tmp_path)
-    (tmp_path / "notes.txt").write_text("mine")
+    for name in ("notes.txt", "mine.parquet", "figure.svg"):
+        (tmp_path / name).write_text("mine")
     run_experiment(toy.Toy(), tmp_path, overwrite=True)
-    assert (tmp_path / "notes.txt").read_text() == "mine"
+    for name in ("notes.txt", "mine.parquet", "figure.svg"):
+        assert (tmp_path / name).read_text() == "mine"
     assert read_run(tmp_path).settings["settings"]["rate"] == 0.5
 
 
@@ -142,6 +144,46 @@ def test_unfinished_and_damaged_runs_say_so(tmp_path: Path) -> None:
         read_run(tmp_path / "a")
     with pytest.raises(RunDirectoryError, match="is not a run directory"):
         read_run(tmp_path)
+
+
+def test_what_was_deleted_from_a_finished_run_comes_back(tmp_path: Path) -> None:
+    run_experiment(toy.Toy(), tmp_path)
+    (tmp_path / "figure.png").unlink()
+    run_experiment(toy.Toy(), tmp_path)
+    assert (tmp_path / "figure.png").exists()
+    assert len(toy.COMPUTED) == 2
+    (tmp_path / "counts.parquet").unlink()
+    with pytest.raises(RunDirectoryError, match="not finished"):
+        read_run(tmp_path)
+    assert len(run_experiment(toy.Toy(), tmp_path).tables["counts"]) == 2
+    assert len(toy.COMPUTED) == 4
+
+
+@pytest.mark.parametrize(
+    "claims",
+    ["{}", "[]", "[1]", '[{"id": null}]', "null", '[{"id": "a.b", "source": "s", "statement": 3}]'],
+)
+def test_damaged_claims(tmp_path: Path, claims: str) -> None:
+    run_experiment(toy.Toy(), tmp_path)
+    (tmp_path / "claims.json").write_text(claims)
+    with pytest.raises(RunDirectoryError, match=r"claims\.json is damaged .*delete it and run again"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("settings", ["settings: [1]", "versions: x", "tables: 3", "experiment: 2"])
+def test_damaged_settings(tmp_path: Path, settings: str) -> None:
+    run_experiment(toy.Toy(), tmp_path)
+    path = tmp_path / "settings.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **yaml.safe_load(settings)}))
+    with pytest.raises(RunDirectoryError, match="does not describe a run"):
+        read_run(tmp_path)
+
+
+def test_a_refused_directory_is_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("x")
+    with pytest.raises(RunDirectoryError):
+        run_experiment(toy.Toy(), tmp_path)
+    assert os.listdir(tmp_path) == ["mine.txt"]
 
 
 def test_an_unfinished_run_of_another_version_is_not_mixed(tmp_path: Path) -> None:

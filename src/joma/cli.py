@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import json
 import os
 import re
@@ -59,6 +60,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output left (joma list | head): say nothing more, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        if debug:
+            raise
+        print(
+            f"joma: unexpected {type(error).__name__}: {_one_line(str(error))} "
+            "(a defect of joma: please report it with what --debug shows)",
+            file=sys.stderr,
+        )
+        return 1
 
 
 def entry() -> NoReturn:
@@ -124,10 +134,9 @@ def _parse(parser: argparse.ArgumentParser, words: list[str]) -> Any:
         message = _one_line(str(error))
         if "nrecognized arguments" in message:
             options = [option for action in parser._actions for option in action.option_strings]
-            unknown = next(
-                (word for word in words if word.startswith("-") and word not in options), words[-1]
-            )
-            hint = nearest(unknown.split("=")[0], options) if unknown.startswith("-") else "see --help"
+            unknown = message.partition("arguments:")[2].split()[0]
+            near = difflib.get_close_matches(unknown.split("=")[0], options, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]!r}?" if near else f"see: {parser.prog} --help"
             raise InputError(f"{parser.prog}: unknown argument {unknown!r}; {hint}") from error
         raise InputError(f"{parser.prog}: {_in_plain_words(message)} (see: {parser.prog} --help)") from error
 
@@ -177,16 +186,16 @@ def _run(words: list[str]) -> int:
     from joma.experiments import catalog
 
     name = words[0] if words and not words[0].startswith("-") else None
+    if name is None and words and words[0] not in ("-h", "--help"):
+        raise InputError("joma run: name the experiment first, then its settings (see: joma list).")
     if name is None:
         print("usage: joma run EXPERIMENT [--preset quick|paper] [--out DIR] [settings]\n")
         print(f"{_COMMANDS['run']}.\nexperiments: {', '.join(catalog.names())}")
         print("\njoma run EXPERIMENT --help shows its settings; joma list tells what each one is.")
-        if not words or words[0] in ("-h", "--help"):
-            return 0
-        raise InputError("joma run: name the experiment first.")
+        return 0
     experiment = catalog.find(name)
     words = _plain_words(experiment, words[1:])
-    preset = _option(words, "--preset") or "quick"
+    preset = _preset(words)
     defaults = experiment.from_preset(preset)
     parser = _settings_parser(f"run {name}", _first_paragraph(experiment))
     parser.add_argument("--config", action="config", help="YAML file of settings")
@@ -291,19 +300,40 @@ def _report(words: list[str]) -> int:
     options = _parse(parser, words)
 
     from joma.reporting.page import write_report
-    from joma.runs import find_runs, read_run
+    from joma.runs import Run, find_runs, read_run
 
     directories = [Path(word) for word in options.directories]
-    runs = []
+    runs: list[Run] = []
+    seen: set[Path] = set()
     for directory in directories:
         if not directory.is_dir():
             raise InputError(f"{directory} is not a directory; give run directories of joma run.")
         found = find_runs(directory)
         if not found:
             raise InputError(f"{directory} holds no run; give a directory that joma run has written.")
-        runs += [read_run(path) for path in found]
+        runs += [read_run(path) for path in found if path.resolve() not in seen]
+        seen |= {path.resolve() for path in found}
     print(write_report(runs, Path(options.out) if options.out else directories[0] / "report.html"))
     return 0
+
+
+def _preset(words: list[str]) -> str:
+    """The preset that the words, or else the configuration file, name; ``quick`` by default."""
+    named = _option(words, "--preset")
+    config = _option(words, "--config")
+    if named is None and config is not None:
+        import yaml
+
+        from joma.data.corpora import read_text
+
+        try:
+            content = yaml.safe_load(read_text(Path(config)))
+        except yaml.YAMLError as error:
+            raise InputError(f"{config} is not YAML ({_one_line(str(error))}).") from error
+        if not isinstance(content, dict):
+            raise InputError(f"{config} holds no settings; write lines of the form 'steps: 1000'.")
+        named = content.get("preset")
+    return "quick" if named is None else str(named)
 
 
 def _option(words: list[str], option: str) -> str | None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _SETTINGS, _CLAIMS = "settings.yaml", "claims.json"
 _LOCK, _HOLDER = ".lock", ".holder"
+_FIGURES = ("figure.png", "figure.pdf", "figure-dark.png")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +93,11 @@ def run_experiment(
         description = _describe(experiment, preset)
         if not (overwrite and _clear(directory)):
             _check_identity(directory, description)
-        if (directory / _CLAIMS).exists():
-            return read_run(directory)
+        if _is_finished(directory):
+            run = read_run(directory)
+            if not all((directory / name).exists() for name in _FIGURES):
+                _write_figures(experiment, run.tables, directory)
+            return run
         if not (directory / _SETTINGS).exists():
             _write_yaml(directory / _SETTINGS, description)
         started = time.monotonic()
@@ -111,7 +115,8 @@ def run_experiment(
         _write_figures(experiment, tables, directory)
         claims = experiment.claims(tables)
         seconds = round(time.monotonic() - started, 1)
-        _write_yaml(directory / _SETTINGS, {**description, "seconds_of_last_try": seconds})
+        finished = {**description, "tables": sorted(tables), "seconds_of_last_try": seconds}
+        _write_yaml(directory / _SETTINGS, finished)
         _write_json_claims(directory, claims)
         for leftover in ("parts", "checkpoints"):
             shutil.rmtree(directory / leftover, ignore_errors=True)
@@ -131,7 +136,7 @@ def write_claims(
         description = {**_environment(), "experiment": name, "title": title, "reproduces": "", "settings": {}}
         if not (overwrite and _clear(directory)):
             _check_identity(directory, description)
-        if not (directory / _CLAIMS).exists():
+        if not _is_finished(directory):
             _write_yaml(directory / _SETTINGS, description)
             _write_json_claims(directory, compute())
         return read_run(directory)
@@ -148,18 +153,20 @@ def read_run(directory: Path) -> Run:
     description = _read_settings(directory)
     if description is None:
         raise RunDirectoryError(f"{directory} is not a run directory: it has no {_SETTINGS}.")
-    if not (directory / _CLAIMS).exists():
+    if not _is_finished(directory):
         raise RunDirectoryError(
             f"the run in {directory} is not finished; continue it with: "
             f"joma run {description.get('experiment')} --out {directory}"
         )
     try:
         claims = [Claim(**fields) for fields in json.loads((directory / _CLAIMS).read_text("utf-8"))]
+        if not claims:
+            raise ValueError("it holds no claim")
     except (ValueError, TypeError, OSError) as error:
         raise RunDirectoryError(
-            f"{directory / _CLAIMS} is damaged ({error}); run with --overwrite."
+            f"{directory / _CLAIMS} is damaged ({error}); delete it and run again."
         ) from error
-    tables = {path.stem: _read_table(path) for path in sorted(directory.glob("*.parquet"))}
+    tables = {name: _read_table(directory / f"{name}.parquet") for name in description.get("tables", [])}
     return Run(directory, description, claims, tables)
 
 
@@ -206,8 +213,8 @@ def _check_identity(directory: Path, description: Mapping[str, Any]) -> None:
         others = sorted(path.name for path in directory.iterdir() if path.name not in (_LOCK, _HOLDER))
         if others:
             raise RunDirectoryError(
-                f"{directory} is not empty and not a run directory (it holds {others[0]!r}); "
-                "choose another --out."
+                f"{directory} is not empty and not a run directory (it holds {others[0]!r} "
+                f"and no {_SETTINGS}); choose another --out, or delete it if it was a run."
             )
         return
     if there.get("experiment") != description["experiment"]:
@@ -223,7 +230,7 @@ def _check_identity(directory: Path, description: Mapping[str, Any]) -> None:
             f"{directory} was run with {key} = {old.get(key)!r}, now it is {new.get(key)!r}; "
             "choose another --out, or --overwrite to start over."
         )
-    if not (directory / _CLAIMS).exists():
+    if not _is_finished(directory):
         for key in ("joma", "torch"):
             before = (there.get("versions") or {}).get(key)
             now = description["versions"][key]
@@ -236,14 +243,22 @@ def _check_identity(directory: Path, description: Mapping[str, Any]) -> None:
 
 def _clear(directory: Path) -> bool:
     """Remove a run's own files, and only those; False where there is no run."""
-    if _read_settings(directory) is None:
+    description = _read_settings(directory)
+    if description is None:
         return False
     for name in ("parts", "checkpoints"):
         shutil.rmtree(directory / name, ignore_errors=True)
-    patterns = (_CLAIMS, "*.parquet", "figure.*", "figure-dark.png", _SETTINGS)
-    for path in [match for pattern in patterns for match in directory.glob(pattern)]:
-        path.unlink()
+    tables = [f"{name}.parquet" for name in description.get("tables", [])]
+    for name in (_CLAIMS, *tables, *_FIGURES, _SETTINGS):
+        (directory / name).unlink(missing_ok=True)
     return True
+
+
+def _is_finished(directory: Path) -> bool:
+    """All claims and all tables are there (what can be drawn again from them may be missing)."""
+    description = _read_settings(directory) or {}
+    tables = [directory / f"{name}.parquet" for name in description.get("tables", [])]
+    return (directory / _CLAIMS).exists() and all(table.exists() for table in tables)
 
 
 @contextlib.contextmanager
@@ -251,8 +266,11 @@ def _held(directory: Path) -> Iterator[None]:
     """Hold the directory for this process; the system lets go when the process dies."""
     from filelock import FileLock, Timeout
 
-    if directory.exists() and not directory.is_dir():
-        raise RunDirectoryError(f"{directory} is a file; --out needs a directory.")
+    try:
+        if directory.exists() and not directory.is_dir():
+            raise RunDirectoryError(f"{directory} is a file; --out needs a directory.")
+    except OSError as error:
+        raise storage_error(error, directory) from error
     lock = FileLock(directory / _LOCK)
     holder = "another joma process"
     try:
@@ -266,12 +284,14 @@ def _held(directory: Path) -> Iterator[None]:
             f"{holder} is at work in {directory}; wait for it, or choose another --out."
         ) from None
     except OSError as error:
-        raise storage_error(error, directory / _LOCK) from error
+        raise storage_error(error, directory) from error
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
             (directory / _HOLDER).unlink(missing_ok=True)
+            if not (directory / _SETTINGS).exists():
+                (directory / _LOCK).unlink(missing_ok=True)  # not a run's directory after all
         lock.release()
 
 
@@ -285,8 +305,15 @@ def _read_settings(directory: Path) -> dict[str, Any] | None:
         content = yaml.safe_load(path.read_text("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise RunDirectoryError(f"{path} cannot be read ({str(error).splitlines()[0]}).") from error
-    if not isinstance(content, dict) or "experiment" not in content:
-        raise RunDirectoryError(f"{path} does not describe a run; {directory} is something else's.")
+    kinds = {"experiment": str, "settings": dict, "versions": dict, "tables": list}
+    if (
+        not isinstance(content, dict)
+        or "experiment" not in content
+        or not all(isinstance(content.get(key, kind()), kind) for key, kind in kinds.items())
+    ):
+        raise RunDirectoryError(
+            f"{path} does not describe a run; choose another --out, or delete {directory} if it was one."
+        )
     return content
 
 

@@ -15,7 +15,7 @@ from joma.experiments.base import Experiment
         ({"parts": 2.5}, "setting parts = 2.5 has the wrong type; give int"),
         ({"parts": True}, "setting parts = True has the wrong type"),
         ({"rate": 0}, "setting rate = 0 is out of range; give a value above 0"),
-        ({"rate": float("nan")}, "setting rate = nan is out of range"),
+        ({"rate": float("nan")}, "setting rate = nan is not a finite number"),
         ({"sizes": (1, 0)}, "setting sizes = 0 is out of range"),
         ({"limit": 1}, "setting limit = 1 is out of range"),
         ({"note": "shrot"}, "setting note = 'shrot' is unknown; did you mean 'short'"),

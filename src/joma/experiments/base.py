@@ -8,6 +8,7 @@ NumPy, pandas, torch, matplotlib and the rest of joma's numerics are imported in
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -79,8 +80,13 @@ class Experiment(ABC):
         types = get_type_hints(type(self))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            for member in value if isinstance(value, tuple) else (value,):
+            members = value if isinstance(value, tuple) else (value,)
+            for member in members:
                 self._check(field, types[field.name], member)
+            if len(set(members)) < len(members):
+                raise InputError(
+                    f"{self.name()}: setting {field.name} = {value!r} repeats a value; give each once."
+                )
 
     def _check(self, field: dataclasses.Field[Any], kind: Any, value: Any) -> None:
         where = f"{self.name()}: setting {field.name} = {value!r}"
@@ -92,6 +98,8 @@ class Experiment(ABC):
         limits = field.metadata.get("limits", {})
         if value is None:
             return
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{where} is not a finite number.")
         choices = limits.get("choices")
         if choices is not None and value not in choices:
             raise InputError(f"{where} is unknown; {nearest(str(value), map(str, choices))}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from joma.errors import InputError
 
@@ -48,6 +48,12 @@ class Claim:
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
             raise InputError(f"claim {self.id}: verdict {self.verdict!r} is none of {VERDICTS}.")
+        numbers = ("measured", "tolerance", "printed_error", "null")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            right: Any = (int, float, type(None)) if field.name in numbers else str
+            if not isinstance(value, right):
+                raise InputError(f"claim {self.id}: {field.name} = {value!r} has the wrong type.")
 
     def as_dict(self) -> dict[str, object]:
         """The fields, ready for JSON (which knows no NaN or infinity: they become None)."""

@@ -143,6 +143,6 @@ def _excerpt(name: str, table: pandas.DataFrame) -> Excerpt:
 
 
 def _data_uri(path: Path) -> str | None:
-    if not path.exists():
+    if not path.is_file():
         return None
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode("ascii")
