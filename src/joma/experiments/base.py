@@ -83,6 +83,8 @@ class Experiment(ABC):
             members = value if isinstance(value, tuple) else (value,)
             for member in members:
                 self._check(field, types[field.name], member)
+            if not members:
+                raise InputError(f"{self.name()}: setting {field.name} is empty; give at least one value.")
             if len(set(members)) < len(members):
                 raise InputError(
                     f"{self.name()}: setting {field.name} = {value!r} repeats a value; give each once."

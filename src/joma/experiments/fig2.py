@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 DATA = ("smooth", "random")
 CORRELATIONS = {
-    "correlation": r"prediction $\hat z$",
+    "correlation": r"Eq. 18: prediction $\hat z$",
     "correlation_1": r"its part $\hat z_1$",
     "correlation_2": r"its part $\hat z_2$",
 }
 ERRORS = {
-    "error": r"$\hat z$, $\bar b$ of the start",
-    "error_moving": r"Eq. 17 with the moving $\bar b$",
+    "error": r"Eq. 18: $\hat z$, $\bar b$ of the start",
+    "error_moving": r"Eq. 17: $\bar b$ as it moves",
     "error_still": "no prediction: $z(0)$",
     "error_integral": "exact integral identity",
 }
@@ -59,8 +59,8 @@ class Fig2(Experiment):
 
     runs: int = setting(5, "number of seeds, trained side by side", at_least=1, at_most=1000)
     steps: int = setting(2000, "gradient steps", at_least=10, at_most=1_000_000)
-    rate: float = setting(0.1, "learning rate of weights and logits", above=0.0)
-    temperature: float = setting(0.5, "T of the attention", above=0.0)
+    rate: float = setting(0.1, "learning rate of weights and logits", above=0.0, at_most=10.0)
+    temperature: float = setting(0.5, "T of the attention", at_least=0.05, at_most=100.0)
     classes: int = setting(20, "classes, as many as hidden nodes", at_least=2)
     distinct: int = setting(10, "tokens of the wandering bump (smooth classes)", at_least=1)
     common: int = setting(10, "tokens of noise", at_least=1)
@@ -123,22 +123,23 @@ class Fig2(Experiment):
         return pd.concat(tables, ignore_index=True).assign(data=data, unit="1")
 
     def draw(self, tables: Mapping[str, pandas.DataFrame]) -> Figure:
-        """Per data set: the data, the correlations, the relative errors."""
+        """A row for each data set: the data, the correlations, the relative errors."""
         from joma.reporting.figures import panels
 
-        figure, axes = panels(2, 3, width=3.9, height=3.0)
+        figure, axes = panels(2, 3, width=4.2, height=3.1)
+        figure.set_layout_engine("constrained", wspace=0.04)
         for row, data in zip(axes, DATA, strict=True):
             _draw_data(row[0], tables["frequencies"].query("data == @data"), data)
             curves = tables["curves"].query("data == @data")
             _draw_curves(row[1], curves, CORRELATIONS)
-            row[1].set(ylim=(-1.05, 1.08), ylabel="normalised correlation with $z$", xlabel="gradient steps")
-            row[1].set_title("what the paper shows")
+            row[1].set(ylim=(-1.2, 1.08), ylabel="normalised correlation with $z$", xlabel="gradient steps")
+            row[1].set_title(f"{data} classes: what the paper shows")
             _draw_curves(row[2], curves, ERRORS)
-            row[2].set(yscale="log", ylim=(3e-6, 30), ylabel=r"$|z-\hat z|\,/\,|z|$", xlabel="gradient steps")
-            row[2].set_title("what a correlation hides")
-        axes[0, 1].legend(loc="lower right", bbox_to_anchor=(1.0, 0.08))
-        axes[0, 2].legend(loc="lower right", fontsize=7.5, borderaxespad=0.2)
-        figure.suptitle(f"Median and range of {tables['curves']['run'].nunique()} seeds", fontsize=10)
+            row[2].set(yscale="log", ylim=(1e-7, 30), ylabel=r"$|z-\hat z|\,/\,|z|$", xlabel="gradient steps")
+            row[2].set_title(f"{data} classes: what a correlation hides")
+            for axis in row[1:]:
+                axis.legend(loc="lower right", fontsize=8)
+        figure.suptitle(f"Median (line) and range (band) of {tables['curves']['run'].nunique()} seeds")
         return figure
 
     def claims(self, tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
@@ -275,6 +276,7 @@ def _draw_data(ax: Axes, table: pandas.DataFrame, data: str) -> None:
     grid = table.pivot_table(index="token", columns="class", values="value").to_numpy()
     image = ax.imshow(grid, aspect="auto", cmap="viridis", origin="upper")
     ax.grid(visible=False)
+    ax.locator_params(integer=True)
     ax.set(xlabel="class", ylabel="contextual token", title=f"{data} classes: $P(l\\,|\\,y)$")
     ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.03)
 

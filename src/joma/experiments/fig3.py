@@ -46,8 +46,8 @@ class Fig3(Experiment):
 
     runs: int = setting(5, "number of seeds, trained side by side", at_least=1, at_most=1000)
     steps: int = setting(4000, "gradient steps", at_least=8, at_most=1_000_000)
-    rate: float = setting(0.1, "learning rate of weights and logits", above=0.0)
-    temperature: float = setting(0.5, "T of the attention", above=0.0)
+    rate: float = setting(0.1, "learning rate of weights and logits", above=0.0, at_most=10.0)
+    temperature: float = setting(0.5, "T of the attention", at_least=0.05, at_most=100.0)
     data: str = setting("smooth", "class-conditional frequencies", choices=("smooth", "random"))
     classes: int = setting(20, "classes, as many as hidden nodes", at_least=2)
     distinct: int = setting(10, "tokens of the wandering bump", at_least=1)
@@ -129,20 +129,26 @@ class Fig3(Experiment):
         }
 
     def draw(self, tables: Mapping[str, pandas.DataFrame]) -> Figure:
-        """The first components of ``v_0`` with and without attention, and the losers against Theorem 2."""
+        """Components of ``v_0`` of one seed, with and without attention; all seeds' losers and Theorem 2."""
         from joma.reporting.figures import panels
 
-        figure, axes = panels(1, 3, width=4.2, height=3.5)
-        first = tables["components"].query("run == 0")
-        final = tables["final"]
+        figure, axes = panels(1, 3, width=4.4, height=3.6)
+        figure.set_layout_engine("constrained", wspace=0.06)
+        first, final = tables["components"].query("run == 0"), tables["final"]
+        seeds = final["run"].nunique()
         limits = _pivot(final, "trained").xs(0, level="run")["weight_limit"]
+        shown = list(range(min(SHOWN, len(limits))))
+        # Where it ends largest, with attention trained: beside the first tokens, in both panels.
+        ended = first.query("attention == 'trained' and step == step.max()").set_index("token")["value"]
+        shown = list(dict.fromkeys([*shown, int(ended.abs().idxmax())]))
+        axes[0, 1].sharey(axes[0, 0])
         for ax, attention in zip(axes[0, :2], ATTENTION, strict=True):
-            _draw_components(
-                ax, first.query("attention == @attention"), limits if attention == "trained" else None
-            )
-            ax.set_title(f"attention {attention}")
+            curves = first.query("attention == @attention")
+            _draw_components(ax, curves, shown, limits if attention == "trained" else None)
+            ax.set_title(f"attention {attention} (first of {seeds} seeds)")
         axes[0, 0].legend(loc="lower left", fontsize=7.5)
         _draw_losers(axes[0, 2], _pivot(final, "trained"))
+        axes[0, 2].set_title(f"losers against Theorem 2 ({seeds} seeds)")
         return figure
 
     def claims(self, tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
@@ -227,19 +233,24 @@ def _claims(trained: pandas.DataFrame, frozen: pandas.DataFrame) -> list[Claim]:
     ]
 
 
-def _draw_components(ax: Axes, curves: pandas.DataFrame, limits: pandas.Series[Any] | None) -> None:
+def _draw_components(
+    ax: Axes, curves: pandas.DataFrame, shown: list[int], limits: pandas.Series[Any] | None
+) -> None:
+    """Courses of the tokens ``shown``; where given, Theorem 2's limit of each, in the legend if infinite."""
     import numpy as np
 
     from joma.reporting.figures import ink
 
     wide = curves.pivot_table(index="step", columns="token", values="value")
-    last = wide.columns[np.abs(wide.iloc[-1]).argmax()]
-    for token in dict.fromkeys([*wide.columns[:SHOWN], last]):
-        (line,) = ax.plot(wide.index.to_numpy(), wide[token].to_numpy(), label=f"token {token}")
+    for token in shown:
+        label = f"token {token}"
+        if limits is not None and not np.isfinite(limits[token]):
+            label += f" (limit {'−' if limits[token] < 0 else '+'}∞)"
+        (line,) = ax.plot(wide.index.to_numpy(), wide[token].to_numpy(), label=label)
         if limits is not None and np.isfinite(limits[token]):
             ax.axhline(limits[token], color=line.get_color(), linestyle=":", linewidth=1.2)
     if limits is not None:
-        ax.plot([], [], color=ink(), linestyle=":", linewidth=1.2, label="Theorem 2's limits")
+        ax.plot([], [], color=ink(), linestyle=":", linewidth=1.2, label="Theorem 2's limit, if finite")
     ax.set(xlabel="gradient steps", ylabel=r"components of $v_0$")
 
 
@@ -249,10 +260,8 @@ def _draw_losers(ax: Axes, final: pandas.DataFrame) -> None:
     from joma.reporting.figures import ink
 
     losers = final[(final["norm_growth"] <= GROWING) & np.isfinite(final["weight_limit"])]
-    ax.plot(
-        losers["weight_limit"], losers["weight"], "o", ms=4, alpha=0.7, label="saturated tokens, all seeds"
-    )
+    ax.plot(losers["weight_limit"], losers["weight"], "o", ms=4, alpha=0.7, label="saturated tokens")
     reach = 1.1 * float(losers["weight_limit"].abs().max())
     ax.plot([-reach, reach], [-reach, reach], color=ink(), linestyle="--", linewidth=1, label="equal")
-    ax.set(xlabel="Theorem 2's limit", ylabel="$v_0$ at the end", title="losers against Theorem 2")
+    ax.set(xlabel="Theorem 2's limit", ylabel="$v_0$ at the end")
     ax.legend(loc="upper left")

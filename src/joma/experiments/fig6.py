@@ -91,8 +91,6 @@ class Fig6(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.layers:
-            raise InputError("fig6: setting layers is empty; give at least one depth.")
         points = self.steps // self.measure_every + 1
         if points < 8:
             raise InputError(

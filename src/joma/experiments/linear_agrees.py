@@ -49,9 +49,11 @@ class LinearAgrees(Experiment):
     common_weights: tuple[float, ...] = setting(
         (0.5, 5.0), "weight of the common token before normalisation; distinct ones 0.1 to 1", above=0.0
     )
-    eta_z: tuple[float, ...] = setting((0.01, 0.1, 1.0), "learning rates of attention; eta_Y = 1", above=0.0)
+    eta_z: tuple[float, ...] = setting(
+        (0.01, 0.1, 1.0), "learning rates of attention; eta_Y = 1", above=0.0, at_most=100.0
+    )
     distinct: int = setting(6, "distinct tokens of each next token", at_least=2)
-    horizon: float = setting(1e4, "time at the end", at_least=10.0)
+    horizon: float = setting(1e4, "time at the end", at_least=10.0, at_most=1e6)
 
     def run(self, progress: Progress) -> dict[str, pandas.DataFrame]:
         """Three flows for each data set and rate."""

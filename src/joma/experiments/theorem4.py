@@ -38,8 +38,8 @@ class Theorem4(Experiment):
     critical_points: tuple[float, ...] = setting(
         (3.0, 2.5, 2.0), "mu of each component; the last is k", above=0.0, at_most=5.0
     )
-    temperature: float = setting(1.5, "the second temperature T of exp attention", above=0.5)
-    logit_square: float = setting(0.04, "z(0)^2 of linear attention", above=0.0)
+    temperature: float = setting(1.5, "the second temperature T of exp attention", above=0.5, at_most=10.0)
+    logit_square: float = setting(0.04, "z(0)^2 of linear attention", above=0.0, at_most=4.0)
     skew: float = setting(
         0.5,
         "bbar of the first component under skewed softmax; the others share the rest",
@@ -159,32 +159,51 @@ class Theorem4(Experiment):
         return table.melt("log_inverse_delta_k", var_name="metric", value_name="value").assign(run="exp")
 
     def draw(self, tables: Mapping[str, pandas.DataFrame]) -> Figure:
-        """Left: ratios and their laws. Right: Lambda, its bound, and the two conditions."""
+        """A panel of ratios and laws for each salient component (two at most); then Lambda and its bound."""
+        from matplotlib.ticker import LogLocator, NullFormatter
+
         from joma.reporting.figures import PALETTE, ink, panels
 
         figure: Figure
-        figure, axes = panels(1, 2, width=5.2, height=3.7)
-        left, right = axes[0]
-        first = tables["ratio"].query("component == 0")
-        for colour, (name, one) in zip(PALETTE, first.groupby("run", sort=False), strict=False):
-            shown = one[one["log_inverse_delta_k"] > 0.02]
-            dashes = (0, (5, 4)) if name == "softmax, uniform" else "-"  # lies upon exp
-            left.plot(shown["log_inverse_delta_k"], shown["value"], color=colour, ls=dashes, label=name)
-            left.axhline(_limit(tables, str(name), 0, "law"), ls="--", lw=1.0, color=colour, alpha=0.8)
-        j, k = self.critical_points[0], self.critical_points[-1]
-        left.set(xscale="log", yscale="log", xlabel="ln 1/δ of the less salient component k")
-        left.set(ylabel="ratio  ln 1/δⱼ : ln 1/δₖ", title=f"μⱼ = {j:g}, μₖ = {k:g}; dashed: the law")
-        left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, title="attention")
+        mu = self.critical_points
+        shown = range(min(2, len(mu) - 1))
+        figure, axes = panels(1, len(shown) + 1, width=4.5, height=4.0)
+        figure.set_layout_engine("constrained", wspace=0.05)
+        for component, axis in zip(shown, axes[0], strict=False):
+            runs = tables["ratio"].query("component == @component").groupby("run", sort=False)
+            for k, (name, one) in enumerate(runs):
+                part = one[one["log_inverse_delta_k"] > 0.02]
+                look: dict[str, Any] = {"color": PALETTE[k], "marker": "os^DvX"[k], "ms": 4.5}
+                dashes = (0, (5, 4)) if name == "softmax, uniform" else "-"  # lies upon exp
+                courses = part["log_inverse_delta_k"], part["value"]
+                axis.plot(*courses, ls=dashes, markevery=(2 * k, 12), label=name, **look)
+                law = _limit(tables, str(name), component, "law")
+                axis.axhline(law, ls="--", lw=1.0, color=PALETTE[k], alpha=0.8)
+                # Its marker tells a law's line from the others where colour does not.
+                look |= {"ms": 8, "mfc": "none", "mew": 1.3, "clip_on": False}
+                axis.plot(1.0, law, transform=axis.get_yaxis_transform(), **look)
+            axis.set(xscale="log", yscale="log", xlabel="ln 1/δₖ of the least salient component")
+            axis.set(ylabel="ln 1/δⱼ : ln 1/δₖ", title=f"μⱼ = {mu[component]:g}, μₖ = {mu[-1]:g}")
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter(NullFormatter())
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        handles += axes[0, 0].plot([], [], "--", color=ink(), lw=1.0, marker="o", ms=8, mfc="none")
+        labels.append("the law of each (marker at the right edge)")
+        figure.legend(handles, labels, loc="outside lower left", ncols=4, title="attention")
+        right = axes[0, -1]
         exact = tables["deviation"].pivot(index="log_inverse_delta_k", columns="metric", values="value")
         right.plot(exact.index, exact["Lambda"].abs(), color=PALETTE[0], label="|Λ|, exact")
         right.plot(exact.index, exact["bound on Lambda"], "--", color=ink(), lw=1.1, label="sharp bound")
-        for colour, which in ((PALETTE[1], "printed"), (PALETTE[2], "corrected")):
+        for colour, which, dashes in ((PALETTE[1], "printed", ":"), (PALETTE[2], "corrected", "-.")):
             at = float((exact.index / exact[f"times the {which} condition"]).iloc[0])
-            right.axvline(at, color=colour, ls=":", label=f"condition as {which}")
-        right.set(xscale="log", yscale="log", xlabel="ln 1/δ of the less salient component k")
-        right.set(ylabel="|Λ|, relative deviation from the law", title="Theorem 4 needs far more convergence")
-        right.set_ylim(1e-6, 1e3)
-        right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+            right.axvline(at, color=colour, ls=dashes, label=f"condition as {which}")
+        right.set(xscale="log", yscale="log", xlabel="ln 1/δₖ of the least salient component")
+        right.set(ylabel="|Λ|, relative deviation")
+        right.set(title=f"exp attention, μⱼ = {mu[0]:g}: from where it holds", ylim=(1e-6, 1e3))
+        figure.legend(
+            *right.get_legend_handles_labels(), loc="outside lower right", ncols=2, title="right panel"
+        )
         return figure
 
     def claims(self, tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
