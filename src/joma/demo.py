@@ -10,7 +10,7 @@ from joma.progress import Progress
 from joma.reporting.page import write_report
 from joma.runs import Run, run_experiment, write_claims
 
-TOUR = ("fig4", "fig2", "snap_phases", "fig6")
+TOUR = ("fig4", "fig2", "snap_phases", "theorem5", "latent_depth", "fig6")
 """One or two of each family, quick ones, so that the tour stays within minutes; fig6 is the main job."""
 
 
