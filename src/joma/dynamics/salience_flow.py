@@ -21,6 +21,7 @@ from scipy.integrate import solve_ivp
 from scipy.special import logsumexp, softmax
 
 from joma.errors import DivergenceError, InputError
+from joma.theory._arguments import finite, number, numbers, positive, spread, whole, within_floats
 from joma.theory.salience import Course
 
 Array = NDArray[np.float64]
@@ -51,13 +52,16 @@ def integrate(
         c: z(0)^2 - v(0)^2 for linear attention, (m,) or one for all, with v0^2 + c > 0.
         bbar: average attention for softmax, (m,), held constant (the assumption of Theorem 1);
             uniform unless given.
-        tolerance: relative and absolute, of L per step.
+        tolerance: relative and absolute, of L per step; from 1e-13 to 0.1.
 
     Raises DivergenceError where the flow outruns float64 times, as exp attention does from |mu| of
     about 7 on; :func:`joma.theory.salience.solve` has no such limit.
     """
     m, start, t = _input(mu, v0, times)
-    gap = 1.0 - start / m
+    _check_tolerance("salience_flow.integrate", tolerance)
+    kappa = positive("salience_flow.integrate", "kappa", kappa)
+    with np.errstate(over="ignore"):
+        gap = within_floats("salience_flow: 1 - v0/mu", 1.0 - start / m, "bring v0 and mu nearer")
     side = np.sign(gap)
     rate = _attention(attention, m, start, kappa, c, bbar)
 
@@ -79,7 +83,7 @@ def integrate(
         )
     if not solution.success or not np.all(np.isfinite(solution.y)):
         raise DivergenceError(
-            f"salience_flow.integrate: the solver stopped before t = {t[-1]:g} ({solution.message}) "
+            f"salience_flow.integrate: the solver stopped before t = {t[-1]:g} ({solution.message}); "
             "for exp attention use joma.theory.salience.solve, which is exact."
         )
     return Course(m, t, solution.y.T, side)
@@ -100,7 +104,7 @@ def integrate_following_softmax(
         mu: critical points, (m,), positive.
         times: (n,), rising.
         z0: logits at the start, (m,) or one for all.
-        tolerance: relative and absolute, per step.
+        tolerance: relative and absolute, per step; from 1e-13 to 0.1.
 
     Returns the course and the logits z, (n, m).
     """
@@ -108,7 +112,8 @@ def integrate_following_softmax(
     if np.any(m < 0):
         raise InputError("integrate_following_softmax: mu must be positive (mirror a negative component).")
     size = m.size
-    logits = np.broadcast_to(np.asarray(z0, dtype=np.float64), m.shape)
+    _check_tolerance("integrate_following_softmax", tolerance)
+    logits = spread("integrate_following_softmax", "z0", z0, m.shape)
 
     def slope(_: float, state: Array) -> Array:
         remaining = np.exp(-state[:size])
@@ -125,7 +130,7 @@ def integrate_following_softmax(
         rtol=tolerance,
         atol=tolerance,
     )
-    if not solution.success:
+    if not solution.success or not np.all(np.isfinite(solution.y)):
         raise DivergenceError(f"integrate_following_softmax: the solver stopped ({solution.message})")
     return Course(m, t, solution.y[:size].T, np.ones(size)), solution.y[size:].T
 
@@ -136,9 +141,12 @@ def attention_entropy(v: ArrayLike, temperature: float = 2.0) -> Array:
     T = 2 is the attention of Eq. 6, exp(v^2/2), normalised; the paper's caption of Fig. 4 says
     softmax(v^2), T = 1; the authors' script plots T = 3.
     """
-    if not temperature > 0:
-        raise InputError(f"attention_entropy: temperature = {temperature!r}; give a positive number.")
-    logits = np.square(np.asarray(v)) / temperature
+    where = "attention_entropy"
+    weights, temperature = finite(where, "v", v), positive(where, "temperature", temperature)
+    if weights.ndim == 0 or weights.size == 0:
+        raise InputError(f"{where}: v has shape {weights.shape}; give (..., components), at least one.")
+    with np.errstate(over="ignore"):
+        logits = within_floats(where, np.square(weights) / temperature, "give smaller v or a larger T")
     p = softmax(logits, axis=-1)
     return np.asarray(logsumexp(logits, axis=-1) - np.sum(p * logits, axis=-1))
 
@@ -150,12 +158,20 @@ def acting_attention(times: ArrayLike, v: ArrayLike, mu: ArrayLike) -> tuple[Arr
     returns it and the weights in between, both (n - 1, m) or fewer: rows where some 1 - v/mu has become
     rounding are left out.
     """
-    weights = np.asarray(v, dtype=np.float64)
-    gap = 1.0 - weights / np.asarray(mu, dtype=np.float64)
+    where = "acting_attention"
+    moments, weights = finite(where, "times", times), finite(where, "v", v)
+    if weights.ndim != 2 or moments.shape != weights.shape[:1] or np.any(np.diff(moments) <= 0):
+        raise InputError(
+            f"{where}: times {moments.shape} must rise and v {weights.shape} be (times, components)."
+        )
+    points = spread(where, "mu", mu, weights.shape[1:])
+    if np.any(points == 0):
+        raise InputError(f"{where}: a component of mu is 0, where 1 - v/mu means nothing; leave it out.")
+    gap = 1.0 - weights / points
     told = np.flatnonzero(np.all(gap > 1e-9, axis=1))
     if told.size < 2:
         raise InputError("acting_attention: no two times at which every v is still below its mu.")
-    slopes = np.diff(-np.log(gap[told]), axis=0) / np.diff(np.asarray(times)[told])[:, None]
+    slopes = np.diff(-np.log(gap[told]), axis=0) / np.diff(moments[told])[:, None]
     between = 0.5 * (weights[told][1:] + weights[told][:-1])
     return slopes / slopes.sum(axis=1, keepdims=True), between
 
@@ -181,7 +197,7 @@ def script_dynamics(
     Args:
         mu: critical points, (m,), positive.
         steps: states returned, the first of them the initial one.
-        learning_rate: of one step, positive.
+        learning_rate: of one step, positive; the map is stable below 2 / (the largest attention).
         w0: initial value of every component.
         temperature: T, positive.
         attention: False for the null.
@@ -189,26 +205,35 @@ def script_dynamics(
 
     Returns the weights, (steps, m), in ``dtype``.
     """
-    m = np.asarray(mu, dtype=dtype)
+    where = "script_dynamics"
+    if not (isinstance(dtype, type) and issubclass(dtype, np.floating)):
+        raise InputError(
+            f"{where}: dtype = {dtype!r} is no floating type; give numpy.float32 or numpy.float64."
+        )
+    whole(where, "steps", steps)
+    w0, learning_rate = number(where, "w0", w0), positive(where, "learning_rate", learning_rate)
+    temperature = positive(where, "temperature", temperature)
+    m = numbers(where, "mu", mu).astype(dtype)
     if m.ndim != 1 or m.size == 0 or not np.all(np.isfinite(m)):
         raise InputError("script_dynamics: mu must be a vector of finite numbers, at least one.")
-    if steps < 1 or not learning_rate > 0 or not temperature > 0:
-        raise InputError(
-            f"script_dynamics: steps = {steps}, learning_rate = {learning_rate}, temperature = "
-            f"{temperature}; all must be positive."
-        )
     weights = np.empty((steps, m.size), dtype=dtype)
     w = np.full_like(m, w0)
     eta, scale = dtype(learning_rate), dtype(1 / temperature)
-    for step in range(steps):
-        weights[step] = w
-        if attention:
-            logits = w * w * scale
-            share = np.exp(logits - logits.max())
-            share /= share.sum()
-        else:
-            share = np.full_like(w, 1 / m.size)
-        w = w + eta * (m - w) * share
+    with np.errstate(all="ignore"):
+        for step in range(steps):
+            weights[step] = w
+            if attention:
+                logits = w * w * scale
+                share = np.exp(logits - logits.max())
+                share /= share.sum()
+            else:
+                share = np.full_like(w, 1 / m.size)
+            w = w + eta * (m - w) * share
+    if not np.isfinite(weights).all():
+        raise InputError(
+            f"{where}: the map diverges at learning_rate = {learning_rate:g}, "
+            f"mu up to {np.abs(m).max():g}, w0 = {w0:g} in {np.dtype(dtype).name}; give smaller ones."
+        )
     return weights
 
 
@@ -220,7 +245,7 @@ def _attention(
     if kind == "exp":
         return lambda v: np.exp(0.5 * kappa * v * v)
     if kind == "linear":
-        offset = np.broadcast_to(np.asarray(c, dtype=np.float64), mu.shape)
+        offset = spread("salience_flow.integrate", "c", c, mu.shape)
         if np.any(~(v0 * v0 + offset > 0)):
             raise InputError(
                 "salience_flow.integrate: linear attention needs z(0)^2 = v0^2 + c > 0; at z(0) = 0 "
@@ -228,7 +253,8 @@ def _attention(
             )
         return lambda v: np.sqrt(v * v + offset)
     if kind == "softmax":
-        mean = np.full(mu.shape, 1 / mu.size) if bbar is None else np.asarray(bbar, dtype=np.float64)
+        uniform = np.full(mu.shape, 1 / mu.size)
+        mean = uniform if bbar is None else finite("salience_flow.integrate", "bbar", bbar)
         if mean.shape != mu.shape or np.any(mean < 0) or abs(float(mean.sum()) - 1) > 1e-9:
             raise InputError(
                 f"salience_flow.integrate: bbar (shape {mean.shape}) must be {mu.size} probabilities "
@@ -241,13 +267,14 @@ def _attention(
 
 
 def _input(mu: ArrayLike, v0: ArrayLike, times: ArrayLike) -> tuple[Array, Array, Array]:
-    m, t = (np.atleast_1d(np.asarray(a, dtype=np.float64)) for a in (mu, times))
+    where = "salience_flow.integrate"
+    m, t = np.atleast_1d(numbers(where, "mu", mu)), np.atleast_1d(numbers(where, "times", times))
     if m.ndim != 1 or m.size == 0 or not np.all(np.isfinite(m)) or np.any(m == 0):
         raise InputError("salience_flow.integrate: mu must be a vector of finite numbers other than 0.")
     if t.ndim != 1 or t.size == 0 or not np.all(np.isfinite(t)) or t[0] < 0 or np.any(np.diff(t) <= 0):
         raise InputError("salience_flow.integrate: times must be finite and rise from 0 or later.")
-    v = np.asarray(v0, dtype=np.float64)
-    if v.shape not in ((), (1,), m.shape) or not np.all(np.isfinite(v)):
+    v = finite(where, "v0", v0)
+    if v.shape not in ((), (1,), m.shape):
         raise InputError(
             f"salience_flow.integrate: v0 has shape {v.shape}; give one finite number or {m.size}."
         )
@@ -255,3 +282,8 @@ def _input(mu: ArrayLike, v0: ArrayLike, times: ArrayLike) -> tuple[Array, Array
     if np.any(start == m):
         raise InputError("salience_flow.integrate: a component starts at v0 = mu, where nothing moves.")
     return m, start, t
+
+
+def _check_tolerance(where: str, tolerance: float) -> None:
+    if not 1e-13 <= number(where, "tolerance", tolerance) <= 0.1:
+        raise InputError(f"{where}: tolerance = {tolerance!r} must lie between 1e-13 and 0.1.")

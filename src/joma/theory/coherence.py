@@ -26,9 +26,10 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import betainc, betainccinv
+from scipy.special import betaincc, betainccinv
 
 from joma.errors import InputError
+from joma.theory._arguments import finite, number, numbers, whole
 from joma.theory.attention import Array, Attention
 from joma.theory.invariants import logit_coefficient
 
@@ -40,10 +41,11 @@ def coherence(embeddings: ArrayLike) -> float:
 
     Raises :class:`InputError` for a zero or infinite column, which has no direction.
     """
-    vectors = np.asarray(embeddings, dtype=np.float64)
+    vectors = numbers("coherence", "embeddings", embeddings)
     if vectors.ndim != 2 or vectors.size == 0:
         raise InputError(f"coherence: embeddings have shape {vectors.shape}; give (dimension, tokens).")
-    lengths = np.linalg.norm(vectors, axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.linalg.norm(vectors, axis=0)
     if not (np.all(np.isfinite(lengths)) and np.all(lengths > 0)):
         raise InputError("coherence: an embedding is zero or not finite and has no direction; remove it.")
     units = vectors / lengths
@@ -58,6 +60,7 @@ def coherence(embeddings: ArrayLike) -> float:
 def random_embeddings(tokens: int, dimension: int, *, seed: int) -> Array:
     """Independent, uniformly distributed unit vectors as columns, shape (dimension, tokens)."""
     _check_size(tokens, dimension, "random_embeddings")
+    whole("random_embeddings", "seed", seed, least=0, most=None)
     vectors = np.random.default_rng(seed).standard_normal((dimension, tokens))
     return np.asarray(vectors / np.linalg.norm(vectors, axis=0))
 
@@ -98,16 +101,20 @@ def random_dimension(tokens: int, epsilon: float, *, failure: float = 0.5) -> in
     1/2)``; about ``4 ln(M) / eps^2``, half the printed dimension.
     """
     _check_epsilon(tokens, epsilon, "random_dimension")
-    if not 0 < failure < 1:
+    if not 0 < number("random_dimension", "failure", failure) < 1:
         raise InputError(f"random_dimension: failure = {failure:g} must lie between 0 and 1.")
     pairs = tokens * (tokens - 1) / 2
 
     def too_small(dimension: int) -> bool:
-        return bool(pairs * betainc((dimension - 1) / 2, 0.5, 1 - epsilon**2) > failure)
+        return bool(pairs * betaincc(0.5, (dimension - 1) / 2, epsilon**2) > failure)
 
     low, high = 1, 2
     while too_small(high):
         low, high = high, 2 * high
+        if high > 2**53:
+            raise InputError(
+                f"random_dimension: epsilon = {epsilon:g} takes more than 2^53 dimensions; give a larger one."
+            )
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if too_small(middle) else (low, middle)
@@ -123,7 +130,7 @@ def random_coherence(tokens: int, dimension: int, *, probability: float = 0.5) -
     _check_size(tokens, dimension, "random_coherence")
     if dimension < 2 or tokens < 2:
         raise InputError("random_coherence: needs at least two tokens and two dimensions.")
-    if not 0 < probability < 1:
+    if not 0 < number("random_coherence", "probability", probability) < 1:
         raise InputError(f"random_coherence: probability = {probability:g} must lie between 0 and 1.")
     share = min(1.0, -np.log(probability) / (tokens * (tokens - 1) / 2))
     return float(np.sqrt(betainccinv(0.5, (dimension - 1) / 2, share)))
@@ -145,15 +152,16 @@ def attention_side(
     Softmax needs ``correction``, the integral of ``eta_w sum_k E[g_k h'_k b (b.v_k)]`` up to each moment,
     which block_flow's and sgd's trajectories carry.
     """
-    z = np.asarray(logits, dtype=np.float64)
+    z = finite("attention_side", "logits", logits)
     coefficient = logit_coefficient(attention, weight_rate=weight_rate, attention_rate=attention_rate)
     if attention.kind != "softmax":
         return np.asarray((z**2 if attention.kind == "linear" else z) / (2 * coefficient))
-    if correction is None or np.shape(correction) != z.shape:
+    integral = None if correction is None else finite("attention_side", "correction", correction)
+    if integral is None or integral.shape != z.shape:
         raise InputError(
             f"attention_side: softmax attention needs its correction, of the logits' shape {z.shape}."
         )
-    return np.asarray(z / (2 * coefficient) + np.asarray(correction, dtype=np.float64))
+    return np.asarray(z / (2 * coefficient) + integral)
 
 
 def drift(side: ArrayLike, weights: ArrayLike) -> Array:
@@ -162,6 +170,8 @@ def drift(side: ArrayLike, weights: ArrayLike) -> Array:
     Zero for orthonormal embeddings (Theorem 1).
     """
     q, v = _path(side, 2, "side"), _path(weights, 3, "weights")
+    if q.shape != (v.shape[0], v.shape[2]):
+        raise InputError(f"drift: side {q.shape} and weights {v.shape} must be (S, M) and (S, K, M).")
     value = q - 0.5 * (v**2).sum(axis=1)
     return np.asarray(value - value[0])
 
@@ -172,7 +182,8 @@ def predicted_drift(gram: ArrayLike, weights: ArrayLike) -> Array:
     Exact to first order where each ``v_k`` moves along a straight line from zero. A curved path leaves
     the areas it sweeps between pairs of coordinates, also of first order: :func:`path_drift`.
     """
-    error, v = _error(gram), _path(weights, 3, "weights")
+    v = _path(weights, 3, "weights")
+    error = _error(gram, v.shape[2])
     value = -0.5 * (v * (v @ error)).sum(axis=1)
     return np.asarray(value - value[0])
 
@@ -191,7 +202,8 @@ def path_drift(
     without, v stands in for a and it is right to first order in epsilon. ``query_overlap`` is
     ``e = U_C' u_q`` (M,) and ``bias`` is xi (S, K): give both where the residual overlaps.
     """
-    error, v = _error(gram), _path(weights, 3, "weights")
+    v = _path(weights, 3, "weights")
+    error = _error(gram, v.shape[2])
     a = v if accumulated is None else _path(accumulated, 3, "accumulated")
     if a.shape != v.shape:
         raise InputError(f"path_drift: accumulated has shape {a.shape} where weights have {v.shape}.")
@@ -199,8 +211,13 @@ def path_drift(
         raise InputError("path_drift: give query_overlap and bias together, or neither.")
     step = np.diff(a, axis=0) @ error
     if query_overlap is not None and bias is not None:
-        overlap = np.asarray(query_overlap, dtype=np.float64)
-        step = step + np.diff(_path(bias, 2, "bias"), axis=0)[..., None] * overlap
+        overlap, xi = finite("path_drift", "query_overlap", query_overlap), _path(bias, 2, "bias")
+        if overlap.shape != v.shape[2:] or xi.shape != v.shape[:2]:
+            raise InputError(
+                f"path_drift: query_overlap {overlap.shape} and bias {xi.shape} must be {v.shape[2:]} and "
+                f"{v.shape[:2]}, as the weights are."
+            )
+        step = step + np.diff(xi, axis=0)[..., None] * overlap
     middle = 0.5 * (v[1:] + v[:-1])
     out = np.zeros((v.shape[0], v.shape[2]))
     out[1:] = -np.cumsum((middle * step).sum(axis=1), axis=0)
@@ -220,9 +237,10 @@ def drift_bound(
     ``|a_kl(t)|`` where the sign of E[g_k h'_k b_l] never changes; ``bias_lengths``: ``int |dxi_k|`` (K,),
     needed where the query's embedding overlaps (by at most epsilon).
     """
-    if not 0 <= epsilon <= 1:
+    if not 0 <= number("drift_bound", "epsilon", epsilon) <= 1:
         raise InputError(f"drift_bound: epsilon = {epsilon:g} must lie in [0, 1], like a cosine.")
-    largest, lengths = np.abs(np.asarray(largest_weights, float)), np.abs(np.asarray(path_lengths, float))
+    largest = np.abs(finite("drift_bound", "largest_weights", largest_weights))
+    lengths = np.abs(finite("drift_bound", "path_lengths", path_lengths))
     if largest.ndim != 2 or lengths.shape != largest.shape:
         raise InputError(
             f"drift_bound: largest_weights {largest.shape} and path_lengths {lengths.shape} must both be "
@@ -230,7 +248,10 @@ def drift_bound(
         )
     others = lengths.sum(axis=1, keepdims=True) - lengths
     if bias_lengths is not None:
-        others = others + np.abs(np.asarray(bias_lengths, float))[:, None]
+        lengths = np.abs(finite("drift_bound", "bias_lengths", bias_lengths))
+        if lengths.shape != largest.shape[:1]:
+            raise InputError(f"drift_bound: bias_lengths {lengths.shape} must be {largest.shape[:1]}.")
+        others = others + lengths[:, None]
     return np.asarray(epsilon * (largest * others).sum(axis=0))
 
 
@@ -241,9 +262,10 @@ def typical_drift(weights: ArrayLike, dimension: int) -> Array:
     zero: the entries of E have variance 1/d and are uncorrelated. It falls like the root of d, with no
     ln M, and is far below :func:`drift_bound` when many tokens carry weight.
     """
-    v = np.asarray(weights, dtype=np.float64)
-    if v.ndim != 2 or dimension < 1:
-        raise InputError(f"typical_drift: weights {v.shape} must be (nodes, tokens), dimension positive.")
+    v = finite("typical_drift", "weights", weights)
+    whole("typical_drift", "dimension", dimension)
+    if v.ndim != 2:
+        raise InputError(f"typical_drift: weights {v.shape} must be (nodes, tokens).")
     products = v.T @ v
     np.fill_diagonal(products, 0.0)
     return np.asarray(np.sqrt((products**2).sum(axis=1) / (4 * dimension)))
@@ -259,7 +281,7 @@ def surviving_invariant(
     absent). ``groups`` (M,) labels tokens; tokens of different groups must be orthogonal (cosine below
     1e-12). Returns (S, number of groups); one column without groups.
     """
-    vectors = np.asarray(embeddings, dtype=np.float64)
+    vectors = finite("surviving_invariant", "embeddings", embeddings)
     w, q = _path(weights, 3, "weights"), _path(side, 2, "side")
     if vectors.ndim != 2 or w.shape[2] != vectors.shape[0] or q.shape != (w.shape[0], vectors.shape[1]):
         raise InputError(
@@ -284,20 +306,24 @@ def surviving_invariant(
     return np.stack(columns, axis=1)
 
 
-def _error(gram: ArrayLike) -> Array:
-    matrix = np.asarray(gram, dtype=np.float64)
+def _error(gram: ArrayLike, tokens: int) -> Array:
+    matrix = finite("drift", "gram", gram)
     if (
         matrix.ndim != 2
         or matrix.shape[0] != matrix.shape[1]
         or not np.allclose(matrix, matrix.T, atol=1e-12)
     ):
         raise InputError(f"gram: shape {matrix.shape}; give the symmetric (tokens, tokens) matrix U_C' U_C.")
+    if len(matrix) != tokens:
+        raise InputError(
+            f"gram: shape {matrix.shape}, where the weights have {tokens} tokens; give one for each."
+        )
     return np.asarray(matrix - np.eye(len(matrix)))
 
 
 def _path(values: ArrayLike, dimensions: int, name: str) -> Array:
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim != dimensions:
+    array = numbers("coherence", name, values)
+    if array.ndim != dimensions or array.size == 0:
         axes = ("moments", "nodes", "tokens")[:: 1 if dimensions == 3 else 2][:dimensions]
         raise InputError(f"{name} has shape {array.shape}; give axes ({', '.join(axes)}).")
     if not np.all(np.isfinite(array)):
@@ -306,12 +332,13 @@ def _path(values: ArrayLike, dimensions: int, name: str) -> Array:
 
 
 def _check_size(tokens: int, dimension: int, where: str) -> None:
-    if tokens < 1 or dimension < 1:
-        raise InputError(f"{where}: tokens = {tokens} and dimension = {dimension} must be positive.")
+    whole(where, "tokens", tokens)
+    whole(where, "dimension", dimension)
 
 
 def _check_epsilon(tokens: int, epsilon: float, where: str) -> None:
-    if tokens < 2 or not 0 < epsilon < 1:
+    # epsilon's square must be a float.
+    if whole(where, "tokens", tokens) < 2 or not 1e-150 < number(where, "epsilon", epsilon) < 1:
         raise InputError(
             f"{where}: needs at least two tokens (got {tokens}) and 0 < epsilon = {epsilon:g} < 1."
         )

@@ -27,8 +27,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
 from joma.errors import InputError
+from joma.theory._arguments import finite, number, positive, whole
 from joma.theory.isotropic import RELU, HomogeneousGate, theta_derivatives
-from joma.theory.isotropic_laws import IsotropicLaw
+from joma.theory.isotropic_laws import IsotropicLaw, require_law
 
 Array = NDArray[np.float64]
 
@@ -42,6 +43,7 @@ def G(law: IsotropicLaw, y: ArrayLike) -> Array:
     Convex for y > 1/2, and everywhere for a log-concave law; heavy tails bend it down near 0. A line
     through the origin that meets it twice solves Eq. 56.
     """
+    require_law("G", law)
     return law.F(law.theta_1_inverse(y))
 
 
@@ -51,6 +53,7 @@ def equation_58(law: IsotropicLaw) -> float:
     Sufficient only, and strictly: the Laplace marginal has 1/4 exactly, t_3 has 2/pi^2 = .203 and
     critical points all the same. No log-concave law exceeds 1/4.
     """
+    require_law("equation_58", law)
     return float(law.theta_2(0.0)) * float(law.density(0.0))
 
 
@@ -95,9 +98,10 @@ def find_critical_points(
     (exchange the classes for the others). Sign changes on ``grid`` points are refined to rounding. The
     dead region of a law of compact support (theta_1 = 0), where nothing moves, is left out.
     """
-    if not (np.isfinite(distance) and distance > 0):
-        raise InputError(f"find_critical_points: distance = {distance!r}; give |xbar_+ - xbar_-| > 0.")
-    low = max(low, -law.support * (1 - 1e-9))
+    where = "find_critical_points"
+    require_law(where, law)
+    distance, grid = positive(where, "distance", distance), whole(where, "grid", grid, least=2)
+    low, high = max(number(where, "low", low), -law.support * (1 - 1e-9)), number(where, "high", high)
     if not low < high:
         raise InputError(f"find_critical_points: nothing to search in [{low:g}, {high:g}].")
 
@@ -125,6 +129,8 @@ def partner(law: IsotropicLaw, rho_minus: float, *, high: float = 1e3) -> Critic
     H must fall behind rho_minus and rise through H(rho_minus) again further on. If ``rho_minus`` is
     itself within 1e-9 of where H turns, its partner is itself, and None is returned.
     """
+    require_law("partner", law)
+    rho_minus, high = number("partner", "rho_minus", rho_minus), number("partner", "high", high)
     level = float(law.mean_excess(rho_minus))
     steps = rho_minus + np.concatenate([np.geomspace(1e-6, 0.1, 40), np.linspace(0.15, 60.0, 1200)])
     above = law.mean_excess(steps) - level
@@ -171,7 +177,7 @@ class Linearisation:
 
     def matrix(self, mu: ArrayLike) -> Array:
         """C for this mu, (d, d)."""
-        m = np.asarray(mu, dtype=np.float64)
+        m = finite("Linearisation.matrix", "mu", mu)
         if m.ndim != 1 or not np.isclose(np.linalg.norm(m), self.norm):
             raise InputError(f"Linearisation.matrix: mu must be a vector of length {self.norm:g}.")
         return self.s * (self.beta_1 * np.eye(m.size) + self.beta_2 * np.outer(m, m))
@@ -198,6 +204,10 @@ def linearise(
     s = +1, rho_- != 0 and a_- p(rho_-) > a_+ p(rho_+). In the joint flow of (v, xi) the ray itself is
     always neutral, so semi-stability is the best there is.
     """
+    require_law("linearise", law)
+    if not isinstance(gate, HomogeneousGate):
+        raise InputError(f"linearise: gate = {gate!r}; give a HomogeneousGate.")
+    a_minus = number("linearise", "a_minus", a_minus)
     rho_plus = _check(norm, rho_minus, distance, a_plus, s)
     theta_1 = gate.minus + (gate.plus - gate.minus) * float(law.theta_1(rho_plus))
     slope_plus, slope_minus = (float(theta_derivatives(law, gate, r)[0]) for r in (rho_plus, rho_minus))
@@ -215,6 +225,7 @@ def linearise_printed(
     and xi <= 0 the eigenvalue along mu is always negative: under the paper's own remark xi < 0 this C is
     never positive definite.
     """
+    require_law("linearise_printed", law)
     rho_plus = _check(norm, rho_minus, distance, a_plus, s)
     r, xi = norm * rho_plus, norm * rho_minus
     theta_1 = float(law.theta_1(r))
@@ -232,6 +243,7 @@ def balancing_ratio(law: IsotropicLaw, rho_minus: float, distance: float, *, s: 
     (theta_1(rho_+) s X + theta_2(rho_+))/theta_2(rho_-). A critical point of the *joint* flow must be one
     of :func:`find_critical_points` besides.
     """
+    require_law("balancing_ratio", law)
     rho_plus = _check(1.0, rho_minus, distance, 1.0, s)
     needed = float(law.theta_2(rho_minus))
     if needed <= 0:
@@ -242,9 +254,9 @@ def balancing_ratio(law: IsotropicLaw, rho_minus: float, distance: float, *, s: 
 def _check(norm: float, rho_minus: float, distance: float, a_plus: float, s: int) -> float:
     if s not in (1, -1):
         raise InputError(f"critical_points: s = {s!r}; it is the sign of mu.xbar_+, +1 or -1.")
-    if not (norm > 0 and distance > 0 and a_plus > 0 and np.isfinite(rho_minus)):
-        raise InputError(
-            f"critical_points: norm = {norm!r}, distance = {distance!r}, a_plus = {a_plus!r} must be "
-            f"positive and rho_minus = {rho_minus!r} finite."
-        )
-    return s * distance + rho_minus
+    for name, value in (("norm", norm), ("distance", distance), ("a_plus", a_plus)):
+        if not 1e-75 < positive("critical_points", name, value) < 1e75:
+            raise InputError(
+                f"critical_points: the fourth power of {name} = {value:g} is beyond float64; rescale it."
+            )
+    return s * distance + number("critical_points", "rho_minus", rho_minus)

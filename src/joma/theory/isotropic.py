@@ -23,7 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import quad
 
 from joma.errors import InputError
-from joma.theory.isotropic_laws import IsotropicLaw
+from joma.theory._arguments import finite, number, positive
+from joma.theory.isotropic_laws import IsotropicLaw, require_law
 
 Array = NDArray[np.float64]
 
@@ -35,9 +36,13 @@ class HomogeneousGate:
     minus: float = 0.0
     plus: float = 1.0
 
+    def __post_init__(self) -> None:
+        for name in ("minus", "plus"):
+            number("HomogeneousGate", name, getattr(self, name))
+
     def __call__(self, x: ArrayLike) -> Array:
         """psi(x)."""
-        return np.asarray(np.where(np.asarray(x) > 0, self.plus, self.minus))
+        return np.asarray(np.where(finite("HomogeneousGate", "x", x) > 0, self.plus, self.minus))
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,10 @@ class SmoothGate:
     """Any other gate psi = phi', as a function of a number or an array."""
 
     psi: Callable[[ArrayLike], ArrayLike]
+
+    def __post_init__(self) -> None:
+        if not callable(self.psi):
+            raise InputError(f"SmoothGate: psi = {self.psi!r} is no function; give the derivative phi'.")
 
     def __call__(self, x: ArrayLike) -> Array:
         """psi(x)."""
@@ -57,16 +66,24 @@ RELU = HomogeneousGate()
 
 def gate_moments(law: IsotropicLaw, gate: Gate, r: float, norm: float) -> tuple[float, float]:
     """(Theta_1, Theta_2) at r = v.xbar + xi and norm = |RR'v| > 0: Lemma 1, corrected."""
-    if not (np.isfinite(norm) and norm > 0 and np.isfinite(r)):
-        raise InputError(
-            f"isotropic: |v| = {norm!r}, r = {r!r}; v must have a direction within the law's space."
-        )
+    where = "gate_moments"
+    require_law(where, law)
+    r, norm = number(where, "r", r), number(where, "norm", norm)
+    if not norm > 0:
+        raise InputError(f"{where}: norm = {norm!r}; v must have a direction within the law's space.")
+    if not isinstance(gate, HomogeneousGate | SmoothGate):
+        raise InputError(f"{where}: gate = {gate!r}; give a HomogeneousGate or a SmoothGate.")
     if isinstance(gate, HomogeneousGate):
         rho, jump = r / norm, gate.plus - gate.minus
         return gate.minus + jump * float(law.theta_1(rho)), jump * float(law.theta_2(rho))
 
     def gated(s: float) -> float:
-        return float(gate(norm * s + r))
+        value = float(gate(norm * s + r))
+        if not np.isfinite(value):
+            raise InputError(
+                f"{where}: psi({norm * s + r:g}) = {value}; give a gate that is finite everywhere."
+            )
+        return value
 
     kink = -r / norm
     return _integral(law, gated, kink), _integral(law, lambda s: s * gated(s), kink)
@@ -74,6 +91,7 @@ def gate_moments(law: IsotropicLaw, gate: Gate, r: float, norm: float) -> tuple[
 
 def gate_moments_printed(law: IsotropicLaw, gate: Gate, r: float, norm: float) -> tuple[float, float]:
     """(theta_1, theta_2)/(|v|, |v|^2) as Eq. 23 and 40-41 have them: right only at |v| = 1."""
+    norm = positive("gate_moments_printed", "norm", norm)
     theta_1, theta_2 = gate_moments(law, gate, r, 1.0)
     return theta_1 / norm, theta_2 / norm**2
 
@@ -99,14 +117,15 @@ def gated_expectation(
         basis: R, (d, n), orthonormal columns that span the law's space; all of it unless given.
         printed: Eq. 23 as printed instead.
     """
-    weights, mean = np.asarray(v, dtype=np.float64), np.asarray(centre, dtype=np.float64)
+    where = "gated_expectation"
+    weights, mean, bias = finite(where, "v", v), finite(where, "centre", centre), number(where, "bias", bias)
     if weights.ndim != 1 or mean.shape != weights.shape:
         raise InputError(
             f"gated_expectation: v {weights.shape} and centre {mean.shape} must be vectors alike."
         )
     inside = weights
     if basis is not None:
-        r = np.asarray(basis, dtype=np.float64)
+        r = finite(where, "basis", basis)
         if (
             r.ndim != 2
             or r.shape[0] != weights.size
@@ -149,10 +168,10 @@ def mixture_flow(
         amplitudes: a_j = E[g_h | j] P[j], signed, (C,).
         printed: with Lemma 1 as printed.
     """
-    means, a = np.asarray(centres, dtype=np.float64), np.asarray(amplitudes, dtype=np.float64)
-    if means.ndim != 2 or a.shape != means.shape[:1]:
+    means, a = finite("mixture_flow", "centres", centres), finite("mixture_flow", "amplitudes", amplitudes)
+    if means.ndim != 2 or a.shape != means.shape[:1] or a.size == 0:
         raise InputError(
-            f"mixture_flow: centres {means.shape} and amplitudes {a.shape} must be (C, d) and (C,)."
+            f"mixture_flow: centres {means.shape} and amplitudes {a.shape} must be (C, d) and (C,), C > 0."
         )
     parts = [gated_expectation(law, gate, v, mean, bias, printed=printed) for mean in means]
     drift = np.sum([weight * vector for weight, (_, vector) in zip(a, parts, strict=True)], axis=0)
@@ -164,7 +183,9 @@ def potential(law: IsotropicLaw, gate: HomogeneousGate, rho: ArrayLike) -> Array
 
     E[phi(v.x + xi)] = l F(rho). Monotone where both slopes are >= 0 (printed without the condition).
     """
-    return np.asarray((gate.plus - gate.minus) * law.F(rho) + gate.minus * np.asarray(rho))
+    _check("potential", law, gate)
+    at = finite("potential", "rho", rho)
+    return np.asarray((gate.plus - gate.minus) * law.F(at) + gate.minus * at)
 
 
 def theta_derivatives(law: IsotropicLaw, gate: HomogeneousGate, rho: ArrayLike) -> tuple[Array, Array]:
@@ -172,6 +193,7 @@ def theta_derivatives(law: IsotropicLaw, gate: HomogeneousGate, rho: ArrayLike) 
 
     phi' (printed: phi) is c_- 1[x < 0] + c_+ 1[x > 0].
     """
+    _check("theta_derivatives", law, gate)
     p = (gate.plus - gate.minus) * law.density(rho)
     return p, np.asarray(-np.asarray(rho) * p)
 
@@ -180,6 +202,7 @@ def theta_derivatives_printed(
     law: IsotropicLaw, gate: HomogeneousGate, rho: ArrayLike
 ) -> tuple[Array, Array]:
     """Lemma 5 as printed, with c_- + c_+: a linear phi would give theta_1' = 2 p_n instead of 0."""
+    _check("theta_derivatives_printed", law, gate)
     p = (gate.plus + gate.minus) * law.density(rho)
     return p, np.asarray(-np.asarray(rho) * p)
 
@@ -194,3 +217,9 @@ def _integral(law: IsotropicLaw, value: Callable[[float], float], kink: float) -
             for a, b in itertools.pairwise(edges)
         )
     )
+
+
+def _check(where: str, law: IsotropicLaw, gate: Gate) -> None:
+    require_law(where, law)
+    if not isinstance(gate, HomogeneousGate):
+        raise InputError(f"{where}: gate = {gate!r}; the lemma is about a HomogeneousGate, give one.")

@@ -26,6 +26,7 @@ from scipy.integrate import IntegrationWarning, quad
 from scipy.optimize import brentq
 
 from joma.errors import InputError
+from joma.theory._arguments import finite, number, whole
 
 Array = NDArray[np.float64]
 
@@ -65,26 +66,37 @@ class IsotropicLaw(ABC):
             brentq(lambda x: float(self._log_tail(np.asarray(x))) - np.log(y), 0.0, high, xtol=1e-15)
         )
 
+    def _at(self, function: str, value: ArrayLike, name: str = "rho") -> Array:
+        return finite(f"{self.name}: {function}", name, value)
+
+    def _told(self, function: str, value: Array) -> Array:
+        """A result, unless the law's quadrature or its quotients have left the floats."""
+        if not np.isfinite(value).all():
+            raise InputError(f"{self.name}: {function} is beyond float64 so far out; ask nearer to 0.")
+        return np.asarray(value)
+
     def theta_1(self, rho: ArrayLike) -> Array:
         """P[s > -rho]: the share of the law on the gate's open side."""
-        at = np.asarray(rho, dtype=np.float64)
+        at = self._at("theta_1", rho)
         tail = np.exp(self._log_tail(np.abs(at)))
         return np.asarray(np.where(at > 0, 1.0 - tail, tail))
 
     def theta_2(self, rho: ArrayLike) -> Array:
         """E[s; s > -rho], even in rho; >= 0, and 0 beyond the support (printed: > 0)."""
-        x = np.abs(np.asarray(rho, dtype=np.float64))
-        return np.asarray(np.exp(self._log_tail(x)) * (self._excess(x) + x))
+        x = np.abs(self._at("theta_2", rho))
+        with np.errstate(all="ignore"):
+            return self._told("theta_2", np.exp(self._log_tail(x)) * (self._excess(x) + x))
 
     def F(self, rho: ArrayLike) -> Array:
         """E[(s + rho)_+] = theta_2 + rho theta_1 (Lemma 3), with F' = theta_1."""
-        at = np.asarray(rho, dtype=np.float64)
+        at = self._at("F", rho)
         x = np.abs(at)
-        return np.asarray(np.exp(self._log_tail(x)) * self._excess(x) + np.maximum(at, 0.0))
+        with np.errstate(all="ignore"):
+            return self._told("F", np.exp(self._log_tail(x)) * self._excess(x) + np.maximum(at, 0.0))
 
     def log_theta_1(self, rho: ArrayLike) -> Array:
-        """ln theta_1."""
-        at = np.asarray(rho, dtype=np.float64)
+        """ln theta_1; -inf in the dead region."""
+        at = self._at("log_theta_1", rho)
         tail = self._log_tail(np.abs(at))
         return np.asarray(np.where(at > 0, np.log1p(-np.exp(np.minimum(tail, -np.log(2.0)))), tail))
 
@@ -94,20 +106,22 @@ class IsotropicLaw(ABC):
 
     def mean_excess(self, rho: ArrayLike) -> Array:
         """H(rho) = F/theta_1 = E[s + rho | s > -rho]; InputError in the dead region theta_1 = 0."""
-        at = np.asarray(rho, dtype=np.float64)
+        at = self._at("mean_excess", rho)
         if np.any(at <= -self.support):
             raise InputError(
                 f"{self.name}: mean_excess at rho <= -{self.support:g}, where the gate is shut for every "
                 "sample (theta_1 = F = 0); ask at larger rho."
             )
         x = np.abs(at)
-        excess = self._excess(x)
-        tail = np.exp(self._log_tail(x))
-        return np.asarray(np.where(at > 0, (tail * excess + x) / (1.0 - np.where(at > 0, tail, 0.0)), excess))
+        with np.errstate(all="ignore"):
+            excess = self._excess(x)
+            tail = np.exp(self._log_tail(x))
+            above = (tail * excess + x) / (1.0 - np.where(at > 0, tail, 0.0))
+        return self._told("mean_excess", np.where(at > 0, above, excess))
 
     def theta_1_inverse(self, y: ArrayLike) -> Array:
         """rho with theta_1(rho) = y, 0 < y < 1."""
-        at = np.asarray(y, dtype=np.float64)
+        at = self._at("theta_1_inverse", y, "y")
         if not np.all((at > 0) & (at < 1)):
             raise InputError(f"{self.name}: theta_1_inverse is defined for 0 < y < 1; got {y!r}.")
         x = self._tail_inverse(np.minimum(at, 1.0 - at))
@@ -128,7 +142,9 @@ class Gaussian(IsotropicLaw):
 
     def density(self, s: ArrayLike) -> Array:
         """The standard normal density."""
-        return np.asarray(np.exp(-0.5 * np.square(np.asarray(s, dtype=np.float64))) / np.sqrt(2 * np.pi))
+        at = self._at("density", s, "s")
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(-0.5 * np.square(at)) / np.sqrt(2 * np.pi))
 
     def _log_tail(self, x: Array) -> Array:
         return np.asarray(special.log_ndtr(-x))
@@ -154,9 +170,7 @@ class UniformBall(IsotropicLaw):
     log_concave = True
 
     def __init__(self, dimension: int) -> None:
-        if dimension < 1:
-            raise InputError(f"UniformBall: dimension = {dimension}; give at least 1.")
-        self.dimension = dimension
+        self.dimension = whole("UniformBall", "dimension", dimension)
         self.name = f"uniform ball, n = {dimension}"
         self._c = float(
             np.exp(special.gammaln(dimension / 2 + 1) - special.gammaln((dimension + 1) / 2)) / np.sqrt(np.pi)
@@ -164,7 +178,7 @@ class UniformBall(IsotropicLaw):
 
     def density(self, s: ArrayLike) -> Array:
         """c (1 - s^2)^((n-1)/2) inside the ball, 0 outside."""
-        at = np.asarray(s, dtype=np.float64)
+        at = np.clip(self._at("density", s, "s"), -1.0, 1.0)
         room = np.maximum((1.0 - at) * (1.0 + at), 0.0)
         return np.asarray(np.where(np.abs(at) < 1.0, self._c * room ** ((self.dimension - 1) / 2), 0.0))
 
@@ -185,7 +199,7 @@ class MultivariateT(IsotropicLaw):
     log_concave = False
 
     def __init__(self, nu: float) -> None:
-        if not nu > 1:
+        if not number("MultivariateT", "nu", nu) > 1:
             raise InputError(
                 f"MultivariateT: nu = {nu:g} has no mean, so theta_2 and F are infinite; give nu > 1."
             )
@@ -196,7 +210,9 @@ class MultivariateT(IsotropicLaw):
         """Student's density."""
         nu = self.nu
         log_c = special.gammaln((nu + 1) / 2) - special.gammaln(nu / 2) - 0.5 * np.log(nu * np.pi)
-        return np.asarray(np.exp(log_c - 0.5 * (nu + 1) * np.log1p(np.square(np.asarray(s)) / nu)))
+        with np.errstate(over="ignore"):
+            square = np.square(self._at("density", s, "s"))
+        return np.asarray(np.exp(log_c - 0.5 * (nu + 1) * np.log1p(square / nu)))
 
     def _log_tail(self, x: Array) -> Array:
         return np.asarray(np.log(special.stdtr(self.nu, -x)))
@@ -218,7 +234,7 @@ class LaplaceMarginal(IsotropicLaw):
 
     def density(self, s: ArrayLike) -> Array:
         """exp(-|s|)/2."""
-        return np.asarray(0.5 * np.exp(-np.abs(np.asarray(s, dtype=np.float64))))
+        return np.asarray(0.5 * np.exp(-np.abs(self._at("density", s, "s"))))
 
     def _log_tail(self, x: Array) -> Array:
         return np.asarray(-np.log(2.0) - x)
@@ -239,8 +255,13 @@ class RadialLaw(IsotropicLaw):
     def __init__(
         self, radial_density: Callable[[float], float], dimension: int, *, support: float = np.inf
     ) -> None:
-        if dimension < 1:
-            raise InputError(f"RadialLaw: dimension = {dimension}; give at least 1.")
+        dimension = whole("RadialLaw", "dimension", dimension)
+        if not callable(radial_density):
+            raise InputError(
+                f"RadialLaw: radial_density = {radial_density!r} is no function; give p0 of the radius."
+            )
+        if support != np.inf and not number("RadialLaw", "support", support) > 0:
+            raise InputError(f"RadialLaw: support = {support!r} must be positive.")
         self.name = f"radial law, n = {dimension}"
         self.dimension, self.support = dimension, support
         self._p0 = radial_density
@@ -296,7 +317,7 @@ class RadialLaw(IsotropicLaw):
                 front * quad(lambda r: self._p0(np.hypot(s, r)) * r ** (n - 2), 0.0, end, epsrel=1e-11)[0]
             )
 
-        return np.asarray(np.vectorize(one, otypes=[float])(np.asarray(s, dtype=np.float64)))
+        return self._told("density", np.vectorize(one, otypes=[float])(self._at("density", s, "s")))
 
     def _sphere_tail(self, u: float) -> float:
         if self.dimension == 1:
@@ -328,3 +349,9 @@ class RadialLaw(IsotropicLaw):
             return above / tail
 
         return np.asarray(np.vectorize(one, otypes=[float])(x))
+
+
+def require_law(where: str, law: object) -> None:
+    """Refuse what is no :class:`IsotropicLaw`."""
+    if not isinstance(law, IsotropicLaw):
+        raise InputError(f"{where}: law = {law!r} is no IsotropicLaw; give one, such as Gaussian().")

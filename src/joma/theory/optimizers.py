@@ -34,6 +34,7 @@ import numpy as np
 from scipy.signal import lfilter
 
 from joma.errors import InputError
+from joma.theory._arguments import finite, number, spread, whole
 from joma.theory.attention import Array, Attention
 from joma.theory.invariants import logit_coefficient
 
@@ -53,9 +54,9 @@ def decay_rates(
     """
     _unnormalised(attention, "decay_rates")
     for name, value in (("weight_decay", weight_decay), ("attention_decay", attention_decay)):
-        if not (np.isfinite(value) and value >= 0):
+        if number("decay_rates", name, value) < 0:
             raise InputError(f"decay_rates: {name} = {value!r} must be a finite number, at least 0.")
-    logit_coefficient(attention, weight_rate=weight_rate, attention_rate=attention_rate)  # checks the rates
+    _check_rates("decay_rates", attention, weight_rate, attention_rate)
     forgetting = attention_decay * attention_rate * (2 if attention.kind == "linear" else 1)
     return forgetting, 2 * weight_decay * weight_rate - forgetting
 
@@ -68,6 +69,9 @@ def matched_decay(
     ``lambda_w eta_w / eta_z`` for linear attention, twice that for exp attention.
     """
     _unnormalised(attention, "matched_decay")
+    _check_rates("matched_decay", attention, weight_rate, attention_rate)
+    if number("matched_decay", "weight_decay", weight_decay) < 0:
+        raise InputError(f"matched_decay: weight_decay = {weight_decay!r} must be at least 0.")
     return weight_decay * weight_rate / attention_rate * (1 if attention.kind == "linear" else 2)
 
 
@@ -104,15 +108,16 @@ def integral_under_decay(
         weight_rate=weight_rate,
         attention_rate=attention_rate,
     )
-    t, v = np.asarray(times, dtype=np.float64), np.asarray(context_weights, dtype=np.float64)
-    if t.ndim != 1 or v.ndim < 3 or len(t) != len(v) or (np.diff(t) <= 0).any():
+    where = "integral_under_decay"
+    t, v = finite(where, "times", times), finite(where, "context_weights", context_weights)
+    if t.ndim != 1 or v.ndim < 3 or t.size == 0 or len(t) != len(v) or (np.diff(t) <= 0).any():
         raise InputError(
             f"integral_under_decay: times {t.shape} must increase, one for each moment of v {v.shape}."
         )
     coefficient = logit_coefficient(attention, weight_rate=weight_rate, attention_rate=attention_rate)
     side = coefficient * np.square(v).sum(axis=-2)
     value = np.empty_like(side)
-    value[0] = initial
+    value[0] = spread(where, "initial", initial, side.shape[1:])
     for s, step in enumerate(np.diff(t)):
         kept = np.exp(-forgetting * step)
         value[s + 1] = kept * value[s] + leak * step * (kept * side[s] + side[s + 1]) / 2
@@ -187,6 +192,8 @@ def resting_coefficient(attention: Attention, *, weight_decay: float, attention_
     constant and no rates: at equal decays and rates, exp attention's logits are twice what Theorem 1 says.
     """
     _unnormalised(attention, "resting_coefficient")
+    for name, value in (("weight_decay", weight_decay), ("attention_decay", attention_decay)):
+        number("resting_coefficient", name, value)
     if not (attention_decay > 0 and weight_decay > 0):
         raise InputError(
             f"resting_coefficient: weight_decay = {weight_decay!r} and attention_decay = {attention_decay!r} "
@@ -223,7 +230,7 @@ def momentum_drift(
         attention_rate: ``eta_z``.
     """
     _unnormalised(attention, "momentum_drift")
-    if not 0 <= momentum < 1:
+    if not 0 <= number("momentum_drift", "momentum", momentum) < 1:
         raise InputError(f"momentum_drift: momentum = {momentum!r} must lie in [0, 1).")
     v, z = _path("momentum_drift", context_weights, logits)
     coefficient = logit_coefficient(attention, weight_rate=weight_rate, attention_rate=attention_rate)
@@ -246,8 +253,10 @@ def adam_pace(steps: int, *, betas: tuple[float, float] = (0.9, 0.999)) -> Array
     Rises towards sqrt(3) while ``1/(1 - beta_1) << n << 1/(1 - beta_2)`` (to 1.563 at n = 784 with the usual
     betas), and falls to 1 long after.
     """
-    if steps < 1 or not all(0 <= beta < 1 for beta in betas):
-        raise InputError(f"adam_pace: steps = {steps} must be at least 1, betas {betas} in [0, 1).")
+    steps = whole("adam_pace", "steps", steps)
+    both = finite("adam_pace", "betas", betas)
+    if both.shape != (2,) or np.any((both < 0) | (both >= 1)):
+        raise InputError(f"adam_pace: betas = {betas!r} must be two numbers in [0, 1).")
     ramp = np.arange(steps, dtype=np.float64)
     count = np.arange(1, steps + 1)
     first, second = betas
@@ -258,8 +267,8 @@ def adam_pace(steps: int, *, betas: tuple[float, float] = (0.9, 0.999)) -> Array
 
 
 def _path(where: str, context_weights: Array, logits: Array) -> tuple[Array, Array]:
-    v, z = np.asarray(context_weights, dtype=np.float64), np.asarray(logits, dtype=np.float64)
-    if v.ndim < 3 or z.shape != (*v.shape[:-2], v.shape[-1]):
+    v, z = finite(where, "context_weights", context_weights), finite(where, "logits", logits)
+    if v.ndim < 3 or len(v) == 0 or z.shape != (*v.shape[:-2], v.shape[-1]):
         raise InputError(
             f"{where}: context_weights {v.shape} and logits {z.shape} do not match; give "
             "(steps, ..., nodes, tokens) and (steps, ..., tokens)."
@@ -267,7 +276,15 @@ def _path(where: str, context_weights: Array, logits: Array) -> tuple[Array, Arr
     return v, z
 
 
+def _check_rates(where: str, attention: Attention, weight_rate: float, attention_rate: float) -> None:
+    for name, value in (("weight_rate", weight_rate), ("attention_rate", attention_rate)):
+        number(where, name, value)
+    logit_coefficient(attention, weight_rate=weight_rate, attention_rate=attention_rate)  # checks their signs
+
+
 def _unnormalised(attention: Attention, where: str) -> None:
+    if not isinstance(attention, Attention):
+        raise InputError(f"{where}: attention = {attention!r}; give an Attention.")
     if attention.kind == "softmax":
         raise InputError(
             f"{where}: softmax attention has no such law (its invariant needs an integral over the path); "

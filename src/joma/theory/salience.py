@@ -32,6 +32,7 @@ from scipy.optimize import brentq
 from scipy.special import dawsn, erf
 
 from joma.errors import InputError
+from joma.theory._arguments import broadcast, finite, number, numbers, positive, within_floats
 from joma.theory.separable_time import Clock, blocks
 
 Array = NDArray[np.float64]
@@ -96,11 +97,14 @@ def solve(
     Raises InputError for shapes, signs or sizes outside the above.
     """
     scaled, side, start = _components(mu, v0, kappa)
-    t = np.atleast_1d(np.asarray(times, dtype=np.float64))
+    t = np.atleast_1d(numbers("salience.solve", "times", times))
     if t.ndim != 1 or not np.all(np.isfinite(t)) or np.any(t < 0):
         raise InputError("salience.solve: times must be a vector of finite, non-negative numbers.")
-    if not rate > 0:
-        raise InputError(f"salience.solve: rate = {rate!r}; give a positive learning rate.")
+    rate = positive("salience.solve", "rate", rate)
+    if t.size and np.log(rate) + np.log(max(t.max(), 1.0)) + 0.5 * scaled.max() ** 2 > 709.0:
+        raise InputError(
+            f"salience.solve: by time {t.max():g} ln 1/delta is beyond float64; ask for earlier times."
+        )
     course = np.empty((scaled.size, t.size))
     order = np.argsort(t, kind="stable")
     rising = rate * t[order]
@@ -124,13 +128,14 @@ def elapsed_time(
     ``mu``, ``v0`` and ``log_inverse_delta`` broadcast together; the result has their shape.
     From v0 = 0 it is F of Eq. 79. Raises InputError where the course starts beyond the value asked.
     """
-    mus, starts, wanted = np.broadcast_arrays(
-        *(np.asarray(a, dtype=np.float64) for a in (mu, v0, log_inverse_delta))
+    rate = positive("salience.elapsed_time", "rate", rate)
+    mus, starts, wanted = broadcast(
+        "salience.elapsed_time", mu=mu, v0=v0, log_inverse_delta=log_inverse_delta
     )
     pairs, which = np.unique(np.stack([mus.ravel(), starts.ravel()], axis=1), axis=0, return_inverse=True)
     scaled, side, start = _components(pairs[:, 0], pairs[:, 1], kappa)
     flat, which = wanted.ravel(), which.ravel()
-    if np.any(np.isnan(flat)) or np.any(flat < start[which]):
+    if np.any(flat < start[which]):
         raise InputError(
             "salience.elapsed_time: log_inverse_delta lies before the start, ln 1/|1 - v0/mu|; "
             "ask for a value that the course reaches."
@@ -152,7 +157,7 @@ def F(r: ArrayLike, mu: ArrayLike) -> Array:
     Equal to the time along Eq. 6 from v(0) = 0. Where r is within rounding of one, use
     :func:`elapsed_time`, which takes ln 1/(1 - r) instead.
     """
-    ratio, mus = np.broadcast_arrays(np.asarray(r, dtype=np.float64), np.asarray(mu, dtype=np.float64))
+    ratio, mus = broadcast("salience.F", r=r, mu=mu)
     if not np.all((ratio >= 0) & (ratio < 1)):
         raise InputError("salience.F: r must lie in [0, 1); it is v/mu, and 1 is reached only at t = inf.")
     log_inverse_delta = np.array(-np.log1p(-ratio))
@@ -168,7 +173,7 @@ def R(mu: ArrayLike, r: ArrayLike = 1.0) -> Array:
 
     R(r, mu) = int_0^r (exp(-mu^2 x^2/2) - exp(-mu^2/2)) / (1 - x) dx, rising in r (Eq. 88).
     """
-    mus, ratio = np.broadcast_arrays(np.asarray(mu, dtype=np.float64), np.asarray(r, dtype=np.float64))
+    mus, ratio = broadcast("salience.R", mu=mu, r=r)
     if not np.all((ratio >= 0) & (ratio <= 1)):
         raise InputError("salience.R: r must lie in [0, 1].")
     flat_mu, flat_r = np.atleast_1d(mus).ravel(), np.atleast_1d(ratio).ravel()
@@ -185,15 +190,16 @@ def R(mu: ArrayLike, r: ArrayLike = 1.0) -> Array:
 
 
 def zeta(r: ArrayLike, mu: ArrayLike) -> Array:
-    """Eq. 84: sqrt(pi/2) erf(r mu/sqrt 2) + (1 - exp(-r^2 mu^2/2))/mu, for mu > 0; broadcasts.
+    """Eq. 84: sqrt(pi/2) erf(r mu/sqrt 2) + (1 - exp(-r^2 mu^2/2))/mu, for 0 <= r <= 1, mu > 0; broadcasts.
 
     dF/dmu = zeta - mu F. Bounded by sqrt(pi/2) + r/2 (printed: + r); its supremum is 1.6328.
     """
-    ratio, mus = np.asarray(r, dtype=np.float64), np.asarray(mu, dtype=np.float64)
-    if np.any(mus <= 0):
-        raise InputError("salience.zeta: mu must be positive.")
+    ratio, mus = broadcast("salience.zeta", r=r, mu=mu)
+    if np.any((mus <= 0) | (ratio < 0) | (ratio > 1)):
+        raise InputError("salience.zeta: mu must be positive and r lie in [0, 1].")
     y = ratio * mus
-    return np.asarray(np.sqrt(np.pi / 2) * erf(y / np.sqrt(2)) - np.expm1(-0.5 * y * y) / mus)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.sqrt(np.pi / 2) * erf(y / np.sqrt(2)) - np.expm1(-0.5 * y * y) / mus)
 
 
 # --- Lemmas 6 and 7 -----------------------------------------------------------------------------
@@ -201,8 +207,9 @@ def zeta(r: ArrayLike, mu: ArrayLike) -> Array:
 
 def lemma_6(y: ArrayLike) -> Array:
     """g(y) = (1 - exp(-y^2))/y, 0 at y = 0. The lemma bounds it by 1/sqrt 2; loose, see the maximum."""
-    at = np.asarray(y, dtype=np.float64)
-    return np.asarray(np.divide(-np.expm1(-at * at), at, out=np.zeros_like(at), where=at != 0))
+    at = finite("salience.lemma_6", "y", y)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.divide(-np.expm1(-at * at), at, out=np.zeros_like(at), where=at != 0))
 
 
 def lemma_6_maximum() -> tuple[float, float]:
@@ -216,7 +223,7 @@ def lemma_7(y: ArrayLike) -> Array:
 
     The lemma bounds it by 1 for y >= 0; loose, see the maximum.
     """
-    return np.asarray(np.sqrt(2) * dawsn(np.asarray(y, dtype=np.float64) / np.sqrt(2)))
+    return np.asarray(np.sqrt(2) * dawsn(finite("salience.lemma_7", "y", y) / np.sqrt(2)))
 
 
 def lemma_7_maximum() -> tuple[float, float]:
@@ -241,9 +248,10 @@ def asymptotic_ratio(mu_j: ArrayLike, mu_k: ArrayLike, *, kappa: float = 1.0) ->
     """Theorem 4, Eq. 7, in the limit: exp(kappa (mu_j^2 - mu_k^2)/2).
 
     The paper's remarks write exp(mu^2) for exp(mu^2/2). For ``softmax(v^2/T)``, the authors' script,
-    kappa = 2/T.
+    kappa = 2/T. Sizes as in :func:`solve`; broadcasts.
     """
-    j, k = np.asarray(mu_j, dtype=np.float64), np.asarray(mu_k, dtype=np.float64)
+    j, k = broadcast("salience.asymptotic_ratio", mu_j=mu_j, mu_k=mu_k)
+    _check_final_rate(np.stack([j, k]), kappa)
     return np.asarray(np.exp(0.5 * kappa * (j - k) * (j + k)))
 
 
@@ -259,8 +267,10 @@ def convergence_ratio(
         exp(kappa (mu_j^2 - mu_k^2)/2); and lambda = Lambda exp(-kappa mu_k^2/2) ln 1/delta_k,
         which the theorem bounds. Each of the shape asked.
     """
-    wanted = np.asarray(log_inverse_delta_k, dtype=np.float64)
-    if np.any(~(wanted > 0)):
+    where = "salience.convergence_ratio"
+    mu_j, mu_k = number(where, "mu_j", mu_j), number(where, "mu_k", mu_k)
+    wanted = finite(where, "log_inverse_delta_k", log_inverse_delta_k)
+    if np.any(wanted <= 0):
         raise InputError("salience.convergence_ratio: log_inverse_delta_k must be positive.")
     t = elapsed_time(mu_k, wanted.ravel(), kappa=kappa)
     ratio = solve([mu_j], t, kappa=kappa).log_inverse_delta[:, 0].reshape(wanted.shape) / wanted
@@ -273,8 +283,12 @@ def needed_convergence(mu_k: ArrayLike, *, kappa: float = 1.0, constant: float |
 
     C is the sharp constant unless ``constant`` is given (the paper's: :data:`PRINTED_LAMBDA_BOUND`).
     """
-    c = sharp_bound()[1] if constant is None else constant
-    return np.asarray(c * np.exp(0.5 * kappa * np.square(np.asarray(mu_k, dtype=np.float64))))
+    where = "salience.needed_convergence"
+    c = sharp_bound()[1] if constant is None else positive(where, "constant", constant)
+    mus = finite(where, "mu_k", mu_k)
+    _check_final_rate(mus, kappa)
+    with np.errstate(over="ignore"):
+        return within_floats(where, c * np.exp(0.5 * kappa * np.square(mus)), "give a smaller constant")
 
 
 def needed_convergence_printed(mu_k: ArrayLike) -> Array:
@@ -282,37 +296,45 @@ def needed_convergence_printed(mu_k: ArrayLike) -> Array:
 
     By it a component with mu = 2 would have converged enough at delta = 0.92.
     """
-    return np.asarray(PRINTED_LAMBDA_BOUND * np.exp(-np.square(np.asarray(mu_k, dtype=np.float64))))
+    mus = finite("salience.needed_convergence_printed", "mu_k", mu_k)
+    with np.errstate(over="ignore"):
+        return np.asarray(PRINTED_LAMBDA_BOUND * np.exp(-np.square(mus)))
 
 
 # --- input --------------------------------------------------------------------------------------
 
 
-def _vector(a: ArrayLike) -> Array:
-    return np.atleast_1d(np.asarray(a, dtype=np.float64))
+def _vector(mu: ArrayLike) -> Array:
+    return np.atleast_1d(numbers("salience", "mu", mu))
+
+
+def _check_final_rate(mu: Array, kappa: float, name: str = "mu") -> None:
+    """Refuse a kappa that is not positive and points where exp(kappa mu^2/2) is no float."""
+    largest = np.sqrt(2 * _LARGEST_EXPONENT / positive("salience", "kappa", kappa))
+    worst = float(np.max(np.abs(mu), initial=0.0))
+    if worst > largest:
+        raise InputError(
+            f"salience: |{name}| = {worst:g} with kappa = {kappa:g}: the rate exp(kappa {name}^2/2) is "
+            f"no float64; keep kappa {name}^2/2 below {_LARGEST_EXPONENT:g}."
+        )
 
 
 def _components(mu: ArrayLike, v0: ArrayLike, kappa: float) -> tuple[Array, Array, Array]:
     """sqrt(kappa) |mu|, the side from which mu is approached, and ln 1/|1 - v0/mu| at the start."""
     m = _vector(mu)
-    if not (np.isfinite(kappa) and kappa > 0):
-        raise InputError(f"salience: kappa = {kappa!r}; give eta_z / (eta_w T^2), a positive number.")
     if m.ndim != 1 or m.size == 0 or not np.all(np.isfinite(m)):
         raise InputError("salience: mu must be a vector of finite numbers, at least one.")
     if np.any(m == 0):
         raise InputError(
             "salience: a component of mu is 0, where delta = 1 - v/mu means nothing; leave it out."
         )
-    if np.any(0.5 * kappa * m**2 > _LARGEST_EXPONENT):
-        worst = float(np.max(np.abs(m)))
-        raise InputError(
-            f"salience: |mu| = {worst:g} with kappa = {kappa:g}: the final rate exp(kappa mu^2/2) is "
-            f"no float64; keep kappa mu^2/2 below {_LARGEST_EXPONENT:g}."
-        )
-    v = np.asarray(v0, dtype=np.float64)
-    if v.shape not in ((), (1,), m.shape) or not np.all(np.isfinite(v)):
+    _check_final_rate(m, kappa)
+    v = finite("salience", "v0", v0)
+    if v.shape not in ((), (1,), m.shape):
         raise InputError(f"salience: v0 has shape {v.shape}; give one finite number or {m.size} of them.")
-    gap = 1.0 - v / m
+    _check_final_rate(v, kappa, "v0")
+    with np.errstate(over="ignore"):
+        gap = within_floats("salience: 1 - v0/mu", 1.0 - v / m, "leave out components of mu next to 0")
     if np.any(gap == 0):
         raise InputError("salience: a component starts at v0 = mu, where nothing moves; leave it out.")
     return np.sqrt(kappa) * np.abs(m), np.sign(gap), -np.log(np.abs(gap)) + 0.0

@@ -32,7 +32,11 @@ from scipy.optimize import brentq
 from scipy.special import erf, erfcx, erfinv, log_ndtr, ndtri_exp
 
 from joma.errors import InputError
+from joma.theory._arguments import finite, number, positive, within_floats
 from joma.theory.attention import Array
+
+# The square of the winner's weight (in standard form) must be a float.
+_LARGEST_WEIGHT = 1e150
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,20 +64,31 @@ class WinnerTakeAll:
 
     def __post_init__(self) -> None:
         for name in ("normaliser", "attention_rate", "weight_rate", "temperature"):
-            value = getattr(self, name)
-            if not (np.isfinite(value) and value > 0):
-                raise InputError(f"WinnerTakeAll: {name} = {value!r} must be a positive number.")
-        delta = _finite(self.drive, "drive")
+            positive("WinnerTakeAll", name, getattr(self, name))
+        if not 1e-150 < self.temperature < 1e150 or not 1e-150 < self.kappa < 1e150:
+            raise InputError(
+                "WinnerTakeAll: eta_z / (eta_w T^2) is beyond float64; bring rates and T nearer."
+            )
+        delta = finite("WinnerTakeAll", "drive", self.drive)
         if delta.ndim not in (1, 2) or delta.size == 0:
             raise InputError(
                 f"WinnerTakeAll: drive has shape {delta.shape}; give (tokens,) or (nodes, tokens)."
             )
         for name, shape in (("initial_weights", delta.shape), ("initial_logits", delta.shape[-1:])):
             given = getattr(self, name)
-            if given is not None and _finite(given, name).shape != shape:
+            if given is not None and finite("WinnerTakeAll", name, given).shape != shape:
                 raise InputError(
                     f"WinnerTakeAll: {name} has shape {np.shape(given)} where drive needs {shape}."
                 )
+        with np.errstate(over="ignore"):
+            squares = np.square(self._delta).sum(axis=0), np.square(self._initial)
+        lost = (squares[0] == 0) & np.any(self._delta != 0, axis=0)
+        if not np.all(np.isfinite(squares[0])) or np.any(lost):
+            raise InputError("WinnerTakeAll: the squares of drive are beyond float64; rescale it.")
+        if not np.all(self.kappa * squares[1] < 1e150):
+            raise InputError(
+                "WinnerTakeAll: the squares of initial_weights are beyond float64; rescale them."
+            )
         if not np.all(np.isfinite(self._pace)):
             raise InputError("WinnerTakeAll: exp(initial_logits / temperature) overflows; shift them.")
 
@@ -101,6 +116,8 @@ class WinnerTakeAll:
 
     def winners(self, relative_gap: float = 1e-12) -> NDArray[np.bool_]:
         """Which tokens diverge at ``t*``: more than one only where they tie (within a relative gap)."""
+        if not 0 <= number("WinnerTakeAll.winners", "relative_gap", relative_gap) < 1:
+            raise InputError(f"WinnerTakeAll.winners: relative_gap = {relative_gap!r} must lie in [0, 1).")
         if not np.isfinite(self.blow_up_time):
             return np.zeros(self.blow_up_times.shape, dtype=bool)
         return np.asarray(self.blow_up_times <= self.blow_up_time * (1 + relative_gap))
@@ -112,7 +129,7 @@ class WinnerTakeAll:
         (an error of 3e-5 in the winner at ``t* - 1e-12``); :meth:`weights_before_blow_up` takes the
         remaining time itself and has no such limit.
         """
-        elapsed = _finite(time, "time")
+        elapsed = finite("WinnerTakeAll.weights", "time", time)
         end = self.blow_up_time
         if np.any(elapsed < 0):
             raise InputError(f"WinnerTakeAll.weights: time {elapsed.min():g} is negative; start at 0.")
@@ -130,7 +147,7 @@ class WinnerTakeAll:
         Accurate however small ``remaining`` is, so that the winner can be followed to ``v = 38``
         (``remaining = 1e-308``) where ``t* - remaining`` rounds to ``t*``.
         """
-        left = _finite(remaining, "remaining")
+        left = finite("WinnerTakeAll.weights_before_blow_up", "remaining", remaining)
         end = self.blow_up_time
         if not np.isfinite(end):
             raise InputError("WinnerTakeAll.weights_before_blow_up: no token blows up; use weights(time).")
@@ -159,17 +176,17 @@ class WinnerTakeAll:
 
     def logits(self, weights: ArrayLike) -> Array:
         """The attention logits that Theorem 1 gives for these weights, shape ``(..., tokens)``."""
-        state = np.asarray(weights, dtype=np.float64)
+        state = finite("WinnerTakeAll.logits", "weights", weights)
         if state.shape[-np.ndim(self.drive) :] != np.shape(self.drive):
             raise InputError(
                 f"WinnerTakeAll.logits: weights have shape {state.shape}, which does not end in "
                 f"{np.shape(self.drive)} like drive."
             )
-        squares = state**2 if np.ndim(self.drive) == 1 else (state**2).sum(axis=-2)
-        grown = squares - (self._initial**2).sum(axis=0)
-        return np.asarray(
-            self._logits + self.attention_rate / (2 * self.temperature * self.weight_rate) * grown
-        )
+        with np.errstate(all="ignore"):
+            squares = state**2 if np.ndim(self.drive) == 1 else (state**2).sum(axis=-2)
+            grown = squares - (self._initial**2).sum(axis=0)
+            logits = self._logits + self.attention_rate / (2 * self.temperature * self.weight_rate) * grown
+        return within_floats("WinnerTakeAll.logits", logits, "give smaller weights")
 
     # Below, tokens are handled in standard form: q = sqrt(kappa) p, with p the component of v_.l along
     # its drive, obeys Phi(q)' = const, and Phi(-q) e^{q0^2/2} = pace (t*_l - t).
@@ -247,7 +264,7 @@ def erf_invariant(weights: ArrayLike, drive: ArrayLike, *, kappa: float = 1.0) -
     tokens)``. Holds from zero weights and equal initial logits; its value is
     ``sqrt(2 kappa/pi) eta_w t / A``. With one node the sign of v and of Delta agree and cancel.
     """
-    return _ratio(weights, drive, np.sqrt(kappa / 2))
+    return _ratio(weights, drive, np.sqrt(positive("erf_invariant", "kappa", kappa) / 2))
 
 
 def printed_invariant(weights: ArrayLike, drive: ArrayLike) -> Array:
@@ -268,7 +285,8 @@ def softmax_weights(flow: WinnerTakeAll, frequency: ArrayLike, time: ArrayLike) 
     ``flow`` must have normaliser 1 and some drive, ``frequency`` shape (tokens,), not negative, positive
     where a token wins. Any ``time >= 0``; the result has shape ``time.shape + drive.shape``.
     """
-    share, times = _finite(frequency, "frequency"), _finite(time, "time")
+    share = finite("softmax_weights", "frequency", frequency)
+    times = finite("softmax_weights", "time", time)
     if share.shape != flow.blow_up_times.shape or np.any(share < 0):
         raise InputError(
             f"softmax_weights: frequency must be {flow.blow_up_times.shape[0]} numbers, none negative; "
@@ -315,12 +333,16 @@ class _SoftmaxClock:
             return np.asarray(0.0), np.asarray(np.log(self.flow.blow_up_time))
         slope = self.flow.weight_rate * self.flow._strength[self.winner] / self.frequency[self.winner]
         high = low + float(np.sqrt(self.flow.kappa) * slope * time) * (1 + 1e-12)
+        if not high < _LARGEST_WEIGHT:
+            raise InputError(
+                f"softmax_weights: by time {time:g} the winner is beyond float64; ask for earlier times."
+            )
         root = brentq(lambda q: self.softmax_time(q) - time, low, high, xtol=1e-300, rtol=1e-15)
         return self.exp_time(float(root))
 
 
 def _ratio(weights: ArrayLike, drive: ArrayLike, scale: float) -> Array:
-    state, delta = np.asarray(weights, dtype=np.float64), np.asarray(drive, dtype=np.float64)
+    state, delta = finite("erf invariant", "weights", weights), finite("erf invariant", "drive", drive)
     if delta.ndim not in (1, 2) or state.shape[-delta.ndim :] != delta.shape:
         raise InputError(
             f"erf invariant: weights of shape {state.shape} do not end in drive's {delta.shape}."
@@ -330,10 +352,3 @@ def _ratio(weights: ArrayLike, drive: ArrayLike, scale: float) -> Array:
     if np.any(delta == 0):
         raise InputError("erf invariant: a token without drive has none; leave it out.")
     return np.asarray(erf(scale * state) / delta)
-
-
-def _finite(values: ArrayLike, name: str) -> Array:
-    array = np.asarray(values, dtype=np.float64)
-    if not np.all(np.isfinite(array)):
-        raise InputError(f"Theorem 2: {name} holds a number that is not finite; remove it.")
-    return array

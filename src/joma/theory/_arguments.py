@@ -1,0 +1,104 @@
+"""What the theory accepts as an argument: numbers that are numbers, or InputError in one sentence.
+
+Each function takes where it is called from and the argument's name first, because both belong into the
+message. Arrays come back in float64. For the use of the theory and of what is built on it.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from joma.errors import InputError
+
+Array = NDArray[np.float64]
+
+# Whole numbers up to here are exact as floats.
+_LARGEST_WHOLE = 2**53
+
+
+def numbers(where: str, name: str, value: ArrayLike) -> Array:
+    """An array of real numbers, of any shape; NaN and infinity pass."""
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind == "O":
+            array = np.array([float(one) for one in array.flat]).reshape(array.shape)
+    except (TypeError, ValueError, OverflowError):
+        array = np.asarray("")
+    if array.dtype.kind not in "biuf":
+        shown = repr(value)
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        raise InputError(f"{where}: {name} = {shown} is not an array of real numbers; give one.")
+    return np.asarray(array, dtype=np.float64)
+
+
+def finite(where: str, name: str, value: ArrayLike) -> Array:
+    """An array of finite numbers, of any shape."""
+    array = numbers(where, name, value)
+    if not np.isfinite(array).all():
+        first = array[~np.isfinite(array)].flat[0]
+        raise InputError(f"{where}: {name} holds {first}, which is not finite; remove it.")
+    return array
+
+
+def broadcast(where: str, **values: ArrayLike) -> tuple[Array, ...]:
+    """Arrays of finite numbers, brought to their common shape."""
+    arrays = {name: finite(where, name, value) for name, value in values.items()}
+    try:
+        return tuple(np.broadcast_arrays(*arrays.values()))
+    except ValueError:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        raise InputError(
+            f"{where}: the shapes {shapes} do not broadcast; give one number or arrays alike."
+        ) from None
+
+
+def spread(where: str, name: str, value: ArrayLike, shape: tuple[int, ...]) -> Array:
+    """Finite numbers brought to a given shape: one for all, or what broadcasts to it."""
+    array = finite(where, name, value)
+    try:
+        return np.broadcast_to(array, shape)
+    except ValueError:
+        raise InputError(
+            f"{where}: {name} has shape {array.shape}; give one finite number or shape {shape}."
+        ) from None
+
+
+def number(where: str, name: str, value: ArrayLike) -> float:
+    """One finite number."""
+    array = numbers(where, name, value)
+    if array.ndim != 0 or not math.isfinite(array):
+        raise InputError(f"{where}: {name} = {value!r}; give one finite number.")
+    return float(array)
+
+
+def positive(where: str, name: str, value: ArrayLike) -> float:
+    """One finite number above 0."""
+    given = number(where, name, value)
+    if not given > 0:
+        raise InputError(f"{where}: {name} = {given!r} must be a positive number.")
+    return given
+
+
+def whole(where: str, name: str, value: object, least: int = 1, most: int | None = _LARGEST_WHOLE) -> int:
+    """One whole number from ``least`` to ``most``."""
+    try:
+        given = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        given = least - 1
+    if given < least or (most is not None and given > most):
+        kind = "positive whole number" if least == 1 else "whole number"
+        limit = f"at least {least}" if most is None else f"at least {least} and at most {most}"
+        raise InputError(f"{where}: {name} = {value!r} must be a {kind}, {limit}.")
+    return given
+
+
+def within_floats(where: str, value: ArrayLike, advice: str) -> Array:
+    """A result, unless it has left the finite numbers (compute it where NumPy's warnings are off)."""
+    array = np.asarray(value, dtype=np.float64)
+    if not np.isfinite(array).all():
+        raise InputError(f"{where}: the result is beyond float64; {advice}.")
+    return array
