@@ -29,12 +29,23 @@ MODELS = {
     "free, embeddings learn": ("free", True),
     "two matrices, embeddings learn": ("factors", True),
 }
-LAWS = {
-    "theorem 1": "z against Σ v²/2 (Theorem 1)",
-    "norm": "z against |u|²/2",
-    "balance": "W_K W_K' − W_Q W_Q'",
-    "block": "U U' − W' W − W_K' W_K − W_Q' W_Q",
+# As the figure has it: a model's logits, and a law's constant for exp attention.
+TITLES = {
+    "free": "z free (Theorem 1's case)",
+    "one matrix": r"$z = U^\top A\,u_q$",
+    "two matrices": r"$z = U^\top W_K^\top W_Q\,u_q$",
+    "free, embeddings learn": "z free, embeddings learn",
+    "two matrices, embeddings learn": r"$z = U^\top W_K^\top W_Q\,u_q$, embeddings learn",
 }
+LAWS = {
+    "theorem 1": r"$z - \Sigma_k v_k^2/(2T)$ (Theorem 1)",
+    "norm": r"$z - |u|^2/(2T)$",
+    "balance": r"$W_K W_K^\top - W_Q W_Q^\top$",
+    "block": r"$U U^\top + u_q u_q^\top - W^\top W$",
+}
+READERS = (
+    r"$\, -\, W_K^\top W_K - W_Q^\top W_Q$"  # which the block law has too where there are these matrices
+)
 # (model, law) -> the claim's name, and what it states.
 STATEMENTS = {
     ("one matrix", "theorem 1"): (
@@ -44,8 +55,7 @@ STATEMENTS = {
     ("free, embeddings learn", "norm"): (
         "norm",
         "When embeddings learn, each token's logit is half the square of its embedding (linear: its "
-        "size), up "
-        "to a constant.",
+        "size), up to a constant.",
     ),
     ("two matrices", "balance"): (
         "balance",
@@ -106,8 +116,7 @@ class Embeddings(Experiment):
         if self.dimension <= self.tokens:
             raise InputError(
                 f"embeddings: setting dimension = {self.dimension} must exceed tokens = {self.tokens}, "
-                "so that "
-                "all embeddings and the query's start orthonormal."
+                "so that all embeddings and the query's start orthonormal."
             )
         if self.tokens % 2:
             raise InputError(
@@ -151,37 +160,31 @@ class Embeddings(Experiment):
         return table.assign(attention=attention, model=model, scale=scale, run=seed, dtype="float64")
 
     def draw(self, tables: Mapping[str, pandas.DataFrame]) -> Figure:
-        """What each model keeps (exp attention); what embeddings learn; how fast the logits move."""
+        """What each model keeps under exp attention, and what its embeddings learn."""
         from joma.reporting.figures import PALETTE, panels
 
-        figure: Figure
         figure, axes = panels(2, 3, width=4.4, height=3.3)
         drift = tables["drift"].query("attention == 'exp' and scale == @self.scale")
         colours = dict(zip(LAWS, PALETTE, strict=False))
-        for axis, model in zip(axes.ravel(), MODELS, strict=False):
+        for axis, (model, title) in zip(axes.ravel(), TITLES.items(), strict=False):
             for law, name in LAWS.items():
                 one = drift[(drift["model"] == model) & (drift["metric"] == law) & (drift["step"] > 0)]
                 if one.empty:
                     continue
-                curve = one.groupby("step")["value"].median().clip(lower=1e-17)
-                axis.plot(curve, color=colours[law], label=name)
-            axis.set(
-                yscale="log", ylim=(1e-17, 1e6), xlabel="training time", ylabel="drift, relative", title=model
-            )
-            axis.legend(loc="upper left")
+                curve = one.groupby("step")["value"].median().clip(lower=1e-14)
+                name += READERS if law == "block" and MODELS[model][0] == "factors" else ""
+                dash = "--" if law == "block" else "-"  # it lies upon others
+                axis.plot(curve, dash, color=colours[law], label=name)
+            axis.set(yscale="log", ylim=(1e-14, 1e2), title=title)
+            axis.set(xlabel="training time", ylabel="drift / what the terms moved")
+            axis.legend(loc="center", bbox_to_anchor=(0.5, 0.62))
         last = axes[1, 2]
-        course = tables["course"].query(
-            "attention == 'exp' and model == 'free, embeddings learn' and scale == @self.scale"
-        )
-        for metric, name in (("synonyms", "synonyms"), ("unrelated", "unrelated tokens")):
+        course = tables["course"].query("attention == 'exp' and model == 'free, embeddings learn'")
+        for metric, name in {"synonyms": "synonyms", "unrelated": "unrelated tokens"}.items():
             last.plot(course[course["metric"] == metric].groupby("step")["value"].median(), label=name)
-        last.set(
-            xlabel="training time",
-            ylabel="mean cosine of embeddings",
-            ylim=(-0.25, 1.3),
-            title="embeddings learn: synonyms",
-        )
+        last.set(xlabel="training time", ylabel="mean cosine of embeddings", title="z free, embeddings learn")
         last.legend(loc="upper left")
+        figure.suptitle(f"exp attention, median of {drift['run'].nunique()} seeds")
         return figure
 
     def claims(self, tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
@@ -192,9 +195,7 @@ class Embeddings(Experiment):
         tolerance = 1e-6  # the integration's: 1e-9 a step
 
         def worst(model: str, law: str, attention: str) -> float:
-            chosen = drift[
-                (drift["model"] == model) & (drift["metric"] == law) & (drift["attention"] == attention)
-            ]
+            chosen = drift.query("model == @model and metric == @law and attention == @attention")
             return float(chosen.groupby("run")["value"].last().max())
 
         for (model, law), (name, statement) in STATEMENTS.items():
@@ -211,8 +212,7 @@ class Embeddings(Experiment):
                         null=worst(own, "theorem 1", attention) if has_null else None,
                         null_description=f"Theorem 1's constant in the model '{own}'" if has_null else "",
                         evidence=f"{attention} attention: drift over how far the terms moved, at the "
-                        "end, largest "
-                        f"of {self.seeds} seeds.",
+                        f"end, largest of {self.seeds} seeds.",
                     )
                 )
         found.append(self._synonyms(tables["course"]))

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from joma.experiments.base import Experiment, setting
+from joma.reporting.figures import PALETTE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,10 +24,17 @@ EXACT = ("linear", "exp")
 CLOSURES = ("signed", "corrected", "moving")
 NAMES = {
     "exact": "Theorem 1",
-    "signed": "Eq. 18",
-    "corrected": "Eq. 18 corrected",
-    "moving": "corrected, moving mean",
-    "frozen": "attention frozen",
+    "signed": "softmax: Eq. 18",
+    "corrected": "softmax: Eq. 18 corrected",
+    "moving": "softmax: corrected, moving mean",
+}
+# A closure looks alike in every panel; Eq. 18 corrected lies upon Eq. 18.
+LOOKS: dict[str, dict[str, Any]] = {
+    "signed": {"color": PALETTE[0], "ls": "-"},
+    "corrected": {"color": PALETTE[1], "ls": (0, (4, 4))},
+    "moving": {"color": PALETTE[2], "ls": "-"},
+    "linear": {"color": PALETTE[3], "ls": ":"},
+    "exp": {"color": PALETTE[4], "ls": "-."},
 }
 METRICS = ("logit_error", "logit_correlation", "attention_gap", "attention_moved")
 
@@ -127,48 +135,52 @@ class Forecast(Experiment):
         )
 
     def draw(self, tables: Mapping[str, pandas.DataFrame]) -> Figure:
-        """Top: mean attention, trained and forecast. Bottom: the error of each closure; exact kinds."""
-        from joma.reporting.figures import PALETTE, ink, panels
+        """Top: mean attention of four tokens, trained and forecast. Bottom: the error of each closure."""
+        import numpy as np
+
+        from joma.reporting.figures import ink, panels
 
         figure: Figure
-        figure, axes = panels(2, 2, width=5.2, height=3.4)
+        figure, axes = panels(2, 2, width=5.4, height=3.6, sharex=True)
+        curves = tables["curves"]
         for axis, data in zip(axes[0], DATA, strict=True):
             courses = tables["courses"].query("data == @data and attention == 'softmax'")
-            shown = _most_moved(courses)
-            for colour, token in zip(PALETTE, shown, strict=False):
+            for k, token in enumerate(_most_moved(courses)):
                 one = courses[courses["token"] == token]
                 trained = one[one["metric"] == "trained"]
-                forecast = one[(one["metric"] == "forecast") & (one["closure"] == "moving")]
-                printed = one[(one["metric"] == "forecast") & (one["closure"] == "signed")]
-                axis.plot(trained["step"], trained["value"], color=colour, lw=4, alpha=0.35)
-                axis.plot(forecast["step"], forecast["value"], color=colour)
-                axis.plot(printed["step"], printed["value"], color=colour, ls=":", lw=1.2)
-            axis.set(
-                xlabel="training time (unit: 1/learning rate)",
-                ylabel="mean attention to a token",
-                title=f"softmax attention, {data} classes",
+                marker: dict[str, Any] = {"marker": "osD^"[k], "markevery": (3 * k, 13)}
+                grey: dict[str, Any] = {"marker": marker["marker"], "ms": 9, "markevery": [-1]}
+                axis.plot(trained["step"], trained["value"], color=ink(), lw=5, alpha=0.3, **grey)
+                for closure in ("signed", "moving"):
+                    cast = one[(one["metric"] == "forecast") & (one["closure"] == closure)]
+                    axis.plot(cast["step"], cast["value"], ms=5, lw=1.3, **LOOKS[closure], **marker)
+                axis.plot([], [], color=ink(), ls="", label=f"token {token}", **marker)
+            axis.set(ylabel="mean attention to a token")
+            axis.set_title(
+                f"softmax attention, {data} classes:\nthe four tokens that move most, seed {self.seed}"
             )
-        handles = [
-            axes[0, 0].plot([], [], color=ink(), **line)[0]
-            for line in ({"lw": 4, "alpha": 0.35}, {}, {"ls": ":", "lw": 1.2})
-        ]
-        axes[0, 0].legend(handles, ["trained", "forecast (moving mean)", "forecast (Eq. 18)"])
+            axis.legend(loc="upper left")
+        shown = {}
         for axis, data in zip(axes[1], DATA, strict=True):
-            for colour, (attention, closure) in zip(PALETTE, _lines(), strict=False):
-                curve = _median(tables["curves"], data, attention, closure, "logit_error")
-                name = NAMES[closure] if attention == "softmax" else f"{attention}: {NAMES[closure]}"
-                shown_curve = curve[curve > 0]
-                share = shown_curve.index / curve.index.max()
-                style = "--" if attention != "softmax" else "-"
-                axis.plot(share, shown_curve, color=colour, ls=style, label=name)
+            for attention, closure in _lines():
+                curve = _median(curves, data, attention, closure, "logit_error")
+                curve = shown[data, attention, closure] = curve[curve > 0]
+                softmax = attention == "softmax"
+                name = NAMES[closure] if softmax else f"{attention}: {NAMES[closure]}, exact"
+                axis.plot(curve, **LOOKS[closure if softmax else attention], label=name)
+            axis.set(xlabel="training time (unit: 1/learning rate)", ylabel="relative error of the logits")
             axis.set(
-                xlabel="share of the training time",
-                ylabel="relative error of the logits",
                 yscale="log",
-                ylim=(1e-13, 1e3),
-                title=f"|forecast − trained| / |moved|, {data} classes",
+                title=f"|forecast − trained| / |moved|, {data} classes,\n"
+                f"median of {curves['run'].nunique()} seeds",
             )
-        axes[1, 0].legend(ncols=2, loc="center", bbox_to_anchor=(0.5, 0.5))
+        least = min(curve.min() for curve in shown.values() if len(curve))
+        for axis in axes[1]:
+            axis.set_ylim(bottom=10.0 ** np.floor(np.log10(least)))
+        handles, labels = axes[1, 0].get_legend_handles_labels()
+        trained_line = axes[0, 0].plot([], [], color=ink(), lw=5, alpha=0.3)
+        names = ["trained (top panels)", *labels]
+        figure.legend([*trained_line, *handles], names, loc="outside lower center", ncols=3)
         return figure
 
     def claims(self, tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
@@ -299,7 +311,7 @@ def _most_moved(courses: pandas.DataFrame, count: int = 4) -> list[int]:
     """The tokens whose trained attention moved most: ever up or down."""
     trained = courses[courses["metric"] == "trained"]
     span = trained.groupby("token")["value"].agg(lambda v: v.max() - v.min())
-    return sorted(span.nlargest(count).index)
+    return sorted(int(token) for token in span.nlargest(count).index)
 
 
 def _lines() -> Iterator[tuple[str, str]]:

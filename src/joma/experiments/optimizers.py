@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 ATTENTION = ("linear", "exp")
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "weight decay", "adam", "adamw")
 WITH_LAW = ("sgd", "momentum", "weight decay")
+CONSTANTS = {"linear": "c = z² − Σₖ vₖ²", "exp": "c = z − Σₖ vₖ²/(2T)"}
+"""Theorem 1's constant, as the figure has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,15 +189,16 @@ class Optimizers(Experiment):
         return [("entropy", "nats", entropy), ("spread", "relative", spread)]
 
     def draw(self, tables: Mapping[str, pandas.DataFrame]) -> Figure:
-        """Drift along training, what the laws leave, drift against the step size."""
-        from joma.reporting.figures import PALETTE, panels
+        """Drift of c along training, what the laws leave of it, and its end against the step size."""
+        from joma.reporting.figures import PALETTE, ink, panels
 
         figure: Figure
-        figure, axes = panels(2, 2, width=5.0, height=3.4)
+        figure, axes = panels(2, 2, width=5.0, height=3.5)
+        figure.set_layout_engine("constrained", wspace=0.05)
         for row, attention in zip(axes, ATTENTION, strict=True):
             for colour, optimizer in zip(PALETTE, OPTIMIZERS, strict=False):
                 curve = _select(tables["drift"], attention, optimizer, "constant").groupby("step")["value"]
-                dash = "--" if optimizer == "adamw" else "-"  # it lies on adam's
+                dash = "--" if optimizer in ("nesterov", "adamw") else "-"  # on momentum's and adam's
                 row[0].plot(curve.median(), dash, color=colour, label=optimizer)
                 if optimizer in WITH_LAW:
                     left = _select(tables["drift"], attention, optimizer, "law").groupby("step")["value"]
@@ -203,25 +206,24 @@ class Optimizers(Experiment):
                 ends = _select(tables["rates"], attention, optimizer, "constant")
                 share = ends.groupby("rate")["value"].median()
                 row[1].plot(share.index / share.index.max(), share, f"o{dash}", color=colour)
+            row[0].set(xscale="log", yscale="log", ylim=(1e-16, 1e2), xlabel="step")
             row[0].set(
-                xscale="log",
-                yscale="log",
-                ylim=(1e-17, 1e3),
-                xlabel="step",
-                ylabel="|c − c(0)| / |MLP side moved|",
-                title=f"{attention} attention (dotted: what the law leaves)",
+                ylabel="|c − c(0)| / |change of its v² term|",
+                title=f"{attention} attention: {CONSTANTS[attention]}",
             )
+            row[1].set(xscale="log", yscale="log", xlabel="step size / its largest")
             row[1].set(
-                xscale="log",
-                yscale="log",
-                xlabel="step size, relative",
-                ylabel="the same at the end",
-                title=f"{attention} attention, smaller steps",
+                ylabel="|c − c(0)| / |change of its v² term|",
+                title=f"{attention} attention: at the end of the course",
             )
             halves = range(self.halvings, -1, -1)
             row[1].set_xticks([0.5**h for h in halves], [f"1/{2**h}" if h else "1" for h in halves])
             row[1].minorticks_off()
-        axes[0, 0].legend(ncols=3, loc="center", bbox_to_anchor=(0.5, 0.47))
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        handles += axes[0, 0].plot([], [], ":", color=ink())
+        labels.append(f"what the law leaves ({', '.join(WITH_LAW)};\nfor the others none is known)")
+        figure.legend(handles, labels, loc="outside lower center", ncols=4)
+        figure.suptitle(f"Median of {tables['drift']['run'].nunique()} seeds")
         return figure
 
     def claims(self, tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:

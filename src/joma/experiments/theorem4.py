@@ -184,7 +184,7 @@ class Theorem4(Experiment):
                 axis.plot(1.0, law, transform=axis.get_yaxis_transform(), **look)
             axis.set(xscale="log", yscale="log", xlabel="ln 1/δₖ of the least salient component")
             axis.set(ylabel="ln 1/δⱼ : ln 1/δₖ", title=f"μⱼ = {mu[component]:g}, μₖ = {mu[-1]:g}")
-            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5), numticks=9))
             axis.yaxis.set_major_formatter("{x:g}")
             axis.yaxis.set_minor_formatter(NullFormatter())
         handles, labels = axes[0, 0].get_legend_handles_labels()
