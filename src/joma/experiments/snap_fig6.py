@@ -157,9 +157,11 @@ class SnapFig6(Experiment):
         figure, axes = panels(1, len(columns), width=3.3, height=3.5, sharey=True)
         for axis, last in zip(axes[0], columns, strict=True):
             panel = cells[cells["last_tokens"] == last]
-            for colour, (eta_z, line) in zip(PALETTE * 9, panel.groupby("eta_z"), strict=False):
+            groups = list(panel.groupby("eta_z"))
+            for k, (colour, (eta_z, line)) in enumerate(zip(PALETTE * 9, groups, strict=False)):
+                aside = 1.045 ** (k - (len(groups) - 1) / 2)  # bars beside each other, not upon each other
                 axis.errorbar(
-                    line["ratio"],
+                    aside * line["ratio"],
                     line["mean"],
                     yerr=line["standard_error"],
                     color=colour,
@@ -170,7 +172,7 @@ class SnapFig6(Experiment):
                 )
                 theirs = authors[(authors["last_tokens"] == last) & (authors["eta_z"] == eta_z)]
                 axis.plot(
-                    theirs["ratio"],
+                    aside * theirs["ratio"],
                     theirs["authors_mean"],
                     "o",
                     mfc="none",
@@ -185,12 +187,13 @@ class SnapFig6(Experiment):
             classes = last * 2
             axis.set_title(f"{last} last, {classes} next tokens")
             axis.set_xlabel(r"$\eta_Y/\eta_Z$")
-        axes[0, 0].set_ylabel(r"entropy of $c_n$ over distinct tokens, nats")
+        axes[0, 0].set_ylabel("entropy of $c_n$ over\ndistinct tokens (nats)")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         if len(authors):
             (ring,) = axes[0, 0].plot([], [], "o", mfc="none", mec=ink(), markersize=8, mew=1.1)
             handles, labels = [*handles, ring], [*labels, "the authors' mean"]
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        title = f"mean of {cells['seeds'].max()} seeds, ± one standard error"
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), title=title)
         return figure
 
     def claims(self, tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:

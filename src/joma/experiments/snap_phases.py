@@ -289,7 +289,7 @@ def _draw_gain(axes: Axes, gain: pandas.DataFrame, phases: pandas.DataFrame) -> 
     first = curves[curves["eta_z"] == curves["eta_z"].max()]
     early = first[first["value"] < 0.3 * first["value"].max()]
     law = early["value"].iloc[0] * (early["time"] / early["time"].iloc[0]) ** 2
-    axes.loglog(early["time"], law, ":", color=ink(), linewidth=1.2, label="$t^2$")
+    axes.loglog(early["time"], law, ":", color=ink(), linewidth=1.2, label="law $t^2$ of scanning")
     decoder = phases[(phases["metric"] == "decoder time") & (phases["eta_y"] == middle)]["value"].iloc[0]
     axes.axvline(decoder, color=ink(), linewidth=0.8, linestyle="--")
     axes.annotate(
@@ -329,17 +329,21 @@ def _draw_theorem_3(axes: Axes, laws: pandas.DataFrame) -> None:
     from joma.reporting.figures import PALETTE, ink
 
     errors = laws[laws["metric"] == "theorem 3, error"]
+    shapes: dict[str, str] = {}
     for colour, (classes, sets) in zip(PALETTE, errors.groupby("next_tokens"), strict=False):
         for style, (weight, line) in zip(("o-", "s--", "^:"), sets.groupby("common_weight"), strict=False):
-            label = f"K = {classes}, common {weight:g}"
-            axes.loglog(line["rate_ratio"], line["value"], style, color=colour, markersize=4, label=label)
-    axes.axhline(1e-3, color=ink(), linewidth=0.8, linestyle=":")
+            axes.loglog(line["rate_ratio"], line["value"], style, color=colour, markersize=4)
+            shapes[style] = f"common token's weight {weight:g}"
+        axes.plot([], [], color=colour, label=f"K = {classes} next tokens")
+    for style, label in shapes.items():
+        axes.plot([], [], style, color=ink(), markersize=4, label=label)
+    axes.axhline(1e-3, color=ink(), linewidth=0.8, linestyle="-.", label="the claim's tolerance, 0.001")
     axes.set(
         xlabel="$\\eta_Y/\\eta_Z$",
         ylabel="largest $|r/(r_0\\chi) - 1|$",
         title="Theorem 3 as $\\eta_Y/\\eta_Z$ grows",
     )
-    axes.legend(loc="lower left", fontsize=7.5)
+    axes.legend(loc="lower left", fontsize=8, handlelength=2.8)
 
 
 def _draw_hypothesis(axes: Axes, overlap: pandas.DataFrame) -> None:
@@ -364,6 +368,6 @@ def _draw_hypothesis(axes: Axes, overlap: pandas.DataFrame) -> None:
     axes.set(
         xlabel="gain $B_n$",
         ylabel="$\\ln\\ f_n\\cdot f_{n'}$, less its start",
-        title=f"What the gain does to the overlap (common {weight:g})",
+        title=f"The gain lowers the overlap (common weight {weight:g})",
     )
     axes.legend(loc="lower right")

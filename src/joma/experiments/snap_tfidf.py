@@ -211,7 +211,7 @@ class SnapTfidf(Experiment):
         return batches(), frequency, rarity, size
 
     def draw(self, tables: Mapping[str, pandas.DataFrame]) -> Figure:
-        """Mean correlations, trained beside shuffled, for each source."""
+        """Mean correlation with each reference, trained beside shuffled, for each source."""
         import numpy as np
 
         from joma.reporting.figures import PALETTE, ink, panels
@@ -229,11 +229,18 @@ class SnapTfidf(Experiment):
                 label = "trained" if variant == "trained" else "next tokens shuffled"
                 axis.bar(places + offset, mean, 0.38, yerr=2 * error, color=colour, ecolor=ink(), label=label)
             axis.axhline(0, color=ink(), linewidth=0.8)
-            axis.set_xticks(places, REFERENCES)
+            names = ["tf-idf shuffled\nover tokens" if name == "chance" else name for name in REFERENCES]
+            axis.set_xticks(places, names)
+            axis.set_axisbelow(True)
             axis.grid(axis="x", visible=False)
-            axis.set_title("synthetic tokens" if source == "synthetic" else f"text: {self.corpus}")
+            lasts = len(part[["run", "last_token"]].drop_duplicates())
+            name = "synthetic tokens" if source == "synthetic" else f"text: {self.corpus}"
+            axis.set_title(f"{name} ({lasts} last tokens)")
         axes[0, 0].set_ylabel("rank correlation with learned z")
-        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        title = "mean over the last tokens, ± 2 standard errors"
+        figure.legend(
+            *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, title=title
+        )
         return figure
 
     def claims(self, tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
