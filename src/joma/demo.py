@@ -25,7 +25,7 @@ def run_demo(directory: Path, *, overwrite: bool = False, quiet: bool = False) -
         if not quiet:
             print(text, file=sys.stderr, flush=True)
 
-    say("theory: every theorem, lemma and erratum, computed afresh (about a minute)")
+    say("theory: every theorem, lemma and erratum, computed afresh (about 15 s)")
     checked = write_claims(
         directory / "check",
         name="check",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from joma.experiments.bounce_helps import WAYS
-
 if TYPE_CHECKING:
     import pandas
 
     from joma.reporting.claims import Claim
 
 SIGNIFICANT = 0.05
+
+WAYS = {"projections": "queries and keys frozen", "entropy": "entropy pinned"}
 
 
 def _cost(costs: pandas.DataFrame, depth: int | list[int], way: str, when: str) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joma.errors import InputError
+from joma.experiments._bounce_helps_claims import WAYS
 from joma.experiments.base import Experiment, setting
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from joma.reporting.claims import Claim
 
 LATEST = 0.75
-WAYS = {"projections": "queries and keys frozen", "entropy": "entropy pinned"}
 SHORT = {"projections": "frozen", "entropy": "pinned"}
 
 

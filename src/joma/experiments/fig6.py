@@ -34,7 +34,7 @@ class Fig6(Experiment):
     windows (with sequential batches on a small corpus the dip sits on the epoch's boundary).
     """
 
-    title = "attention entropy and stable rank of a decoder trained on real text: the dip and the bounce"
+    title = "Attention entropy and stable rank of a decoder trained on real text: the dip and the bounce"
     reproduces = "JoMA Fig. 6"
     cost = {"quick": "2 min", "paper": "days"}
     presets = {

@@ -7,41 +7,17 @@ when it is asked for and nothing else is kept, so that memory is bounded by the 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from joma.errors import InputError, nearest
+from joma.probes.shard import Shard, TensorEntry
 
 _INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SINGLE = ("model.safetensors", "pytorch_model.bin")
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
-
-
-@dataclass(frozen=True)
-class TensorEntry:
-    """What a checkpoint says of one tensor without reading it."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    """As stored: ``F32``, ``BF16``, ``Q4_1``, ..."""
-    file: Path
-
-
-class Shard(ABC):
-    """One file of a checkpoint."""
-
-    path: Path
-    entries: Mapping[str, TensorEntry]
-
-    @abstractmethod
-    def read(self, name: str) -> Tensor:
-        """A copy of one tensor, dequantised where the format quantises."""
 
 
 class Checkpoint:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from joma.errors import InputError
-from joma.probes.checkpoints import Shard, TensorEntry
+from joma.probes.shard import Shard, TensorEntry
 
 _LONGEST_HEADER = 100_000_000  # as the format's own reader
 _SAFETENSORS_TYPES = {
