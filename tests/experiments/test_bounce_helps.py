@@ -127,7 +127,7 @@ def test_repeats_and_draws(tables, tmp_path):
 
 
 def test_bad_settings():
-    with pytest.raises(InputError, match="different depths"):
+    with pytest.raises(InputError, match="repeats a value"):
         BounceHelps(layers=(2, 2))
     with pytest.raises(InputError, match="measure more often"):
         BounceHelps(steps=50, measure_every=10)

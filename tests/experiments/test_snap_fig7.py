@@ -127,7 +127,7 @@ def test_the_figure_is_drawn(tables, theme: str) -> None:
     [
         ({"layers": ()}, "layers is empty"),
         ({"pictured": (5, 10)}, "must begin with 0"),
-        ({"pictured": (0, 10, 10)}, "increase"),
+        ({"pictured": (0, 10, 5)}, "increase"),
         ({"dropout": 1.0}, "dropout"),
     ],
 )

@@ -95,7 +95,7 @@ def test_repeats_and_draws(tables, tmp_path):
 
 
 def test_bad_settings():
-    with pytest.raises(InputError, match="different values"):
+    with pytest.raises(InputError, match="repeats a value"):
         Theorem5(edge_correlations=(0.9, 0.9))
     with pytest.raises(InputError, match="enumerated_depth"):
         Theorem5(enumerated_depth=7)

@@ -41,10 +41,12 @@ def setting(
     above: float | None = None,
     below: float | None = None,
     choices: Sequence[Any] | None = None,
+    repeats: bool = False,
 ) -> Any:
     """A field of an experiment: its default, one line of help, and the values that make sense.
 
-    For a tuple, the bounds and choices hold for each member.
+    For a tuple, the bounds and choices hold for each member; it is never empty, and a value stands in
+    it once, unless it ``repeats`` (one of several lists that belong together).
     """
     limits = {
         "at_least": at_least,
@@ -53,7 +55,7 @@ def setting(
         "below": below,
         "choices": choices,
     }
-    return dataclasses.field(default=default, metadata={"help": help, "limits": limits})
+    return dataclasses.field(default=default, metadata={"help": help, "limits": limits, "repeats": repeats})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +87,7 @@ class Experiment(ABC):
                 self._check(field, types[field.name], member)
             if not members:
                 raise InputError(f"{self.name()}: setting {field.name} is empty; give at least one value.")
-            if len(set(members)) < len(members):
+            if len(set(members)) < len(members) and not field.metadata.get("repeats"):
                 raise InputError(
                     f"{self.name()}: setting {field.name} = {value!r} repeats a value; give each once."
                 )

@@ -77,10 +77,6 @@ class BounceHelps(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(set(self.layers)) != len(self.layers) or not self.layers:
-            raise InputError(
-                f"bounce_helps: setting layers = {self.layers!r}; give different depths, at least one."
-            )
         if len(self.stopping_steps()) < 8:
             raise InputError(
                 f"bounce_helps: {self.steps} steps measured every {self.measure_every} leave "

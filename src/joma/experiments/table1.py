@@ -66,8 +66,12 @@ class Table1(Experiment):
 
     classes: tuple[int, ...] = setting((20,), "numbers of classes C", at_least=2)
     children: tuple[int, ...] = setting((2,), "members of each latent N_ch", at_least=1)
-    bottom_latents: tuple[int, ...] = setting((10, 20), "N_0, one for each pair (N_0, N_1)", at_least=1)
-    top_latents: tuple[int, ...] = setting((20, 30), "N_1, one for each pair (N_0, N_1)", at_least=1)
+    bottom_latents: tuple[int, ...] = setting(
+        (10, 20), "N_0, one for each pair (N_0, N_1)", at_least=1, repeats=True
+    )
+    top_latents: tuple[int, ...] = setting(
+        (20, 30), "N_1, one for each pair (N_0, N_1)", at_least=1, repeats=True
+    )
     seeds: int = setting(3, "runs per cell, with seeds seed, seed + 1, ...", at_least=2)
     width: int = setting(128, "embedding size d", at_least=1)
     heads: int = setting(1, "attention heads", at_least=1)
