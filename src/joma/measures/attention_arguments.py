@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,16 +57,22 @@ def check_arguments(
     Raises:
         InputError: as there.
     """
+    query, key = _tensor("query", query), _tensor("key", key)
+    mask, bias, sinks = (
+        None if given is None else _tensor(name, given)
+        for name, given in (("mask", mask), ("bias", bias), ("sinks", sinks))
+    )
     names = check_names(statistics, sinks=sinks is not None)
     _check_tensors(query, key)
     leading = query.shape[:-2]
     query, key = query.detach()[(None,) * (4 - query.dim())], key.detach()[(None,) * (4 - key.dim())]
     batch, heads, length, width = query.shape
     keys = key.shape[2]
-    scale = width**-0.5 if scale is None else float(scale)
-    for name, value, least in (("softcap", softcap, 0.0), ("tolerance", tolerance, 0.0)):
-        if value is not None and not value > least:
+    scale = width**-0.5 if scale is None else _number("scale", scale)
+    for name, value, most in (("softcap", softcap, math.inf), ("tolerance", tolerance, None)):
+        if value is not None and not 0 < _number(name, value) != most:
             raise InputError(f"attention_entropy: {name} = {value!r} must be a positive number.")
+    block_size, seed = _index("block_size", block_size), _index("seed", seed)
     if not math.isfinite(scale) or block_size < 1:
         raise InputError(
             f"attention_entropy: scale = {scale} must be finite, and block_size = {block_size} positive."
@@ -88,6 +97,31 @@ def check_arguments(
         scores, None if sinks is None else sinks.detach().flatten(), names, chosen, strata, block_size,
         torch.Size((*leading, len(chosen))),
     )  # fmt: skip
+
+
+def _tensor(name: str, given: Any) -> Tensor:
+    """A tensor as it is; a NumPy array as the tensor on its memory."""
+    try:
+        if isinstance(given, Tensor | np.ndarray):
+            return torch.as_tensor(given)
+    except (TypeError, ValueError):  # strings and objects; strides that PyTorch has not
+        given = f"array of {given.dtype} with strides {given.strides}"
+    kind = given if isinstance(given, str) else type(given).__name__
+    raise InputError(f"attention_entropy: {name} is a {kind}; give a tensor or a NumPy array of numbers.")
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"attention_entropy: {name} = {value!r:.80} must be a number.") from None
+
+
+def _index(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InputError(f"attention_entropy: {name} = {value!r:.80} must be a whole number.") from None
 
 
 def _check_tensors(query: Tensor, key: Tensor) -> None:
@@ -118,7 +152,7 @@ def _check_tensors(query: Tensor, key: Tensor) -> None:
 
 def _first_position(given: int | None, length: int, keys: int, matters: bool, names: Sequence[str]) -> int:
     if given is not None:
-        return int(given)
+        return _index("first_position", given)
     reason = "causal or window" if matters else needs_positions(names)
     if length > keys and reason:
         raise InputError(
@@ -137,11 +171,15 @@ def _window(window: int | tuple[int, int] | None, causal: bool) -> tuple[int, in
                 f"attention_entropy: window = {window} without causal says no side; give (before, after)."
             )
         window = (window - 1, 0)
-    if len(window) != 2 or min(window) < 0:
+    try:
+        before, after = (operator.index(side) for side in window)
+    except (TypeError, ValueError):
+        before = after = -1
+    if min(before, after) < 0:
         raise InputError(
             f"attention_entropy: window = {window} must be a positive number of keys, or (before, after)."
         )
-    return window[0], window[1]
+    return before, after
 
 
 def _masks(

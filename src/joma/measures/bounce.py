@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,8 +51,20 @@ class Bounce:
 
 
 def smooth(values: ArrayLike, window: int) -> FloatArray:
-    """Centred moving average with triangular weights over ``window`` points (odd), shorter at the ends."""
-    curve = np.asarray(values, dtype=np.float64)
+    """Centred moving average with triangular weights over ``window`` points (odd), shorter at the ends.
+
+    Raises:
+        InputError: values (n,) that are not finite numbers, or a window that is not odd and positive.
+    """
+    curve = _numbers(values, "smooth", "values")
+    if curve.ndim != 1 or curve.size == 0 or not np.all(np.isfinite(curve)):
+        raise InputError(f"smooth: values {curve.shape} must be a vector of finite numbers, at least one.")
+    if _whole(window, "smooth", "window", 1) % 2 == 0:
+        raise InputError(f"smooth: window = {window} must be odd.")
+    return _smooth(curve, window)
+
+
+def _smooth(curve: FloatArray, window: int) -> FloatArray:
     half = window // 2
     weights = _kernel(window)
     total = np.convolve(np.ones_like(curve), weights, mode="full")[half : half + curve.size]
@@ -89,12 +102,13 @@ def bounce(
 
     Raises:
         InputError: fewer than 8 points, unequal lengths, steps that do not increase, values that
-            are not finite, an even window, or an unknown null.
+            are not finite, an even window, an unknown null, no resamples, or a negative seed.
     """
     if null not in ("flat", "shuffled"):
         raise InputError(f"bounce: null = {null!r} is neither 'flat' nor 'shuffled'.")
-    time = np.asarray(steps, dtype=np.float64)
-    curve = np.asarray(values, dtype=np.float64)
+    resamples, seed = _whole(resamples, "bounce", "resamples", 1), _whole(seed, "bounce", "seed", 0)
+    window = None if window is None else _whole(window, "bounce", "window", 1)
+    time, curve = _numbers(steps, "bounce", "steps"), _numbers(values, "bounce", "values")
     _check(time, curve, window)
     if window is None:
         window = max(3, 2 * (curve.size // 40) + 1)
@@ -123,6 +137,23 @@ def bounce(
     )
 
 
+def _numbers(values: ArrayLike, where: str, name: str) -> FloatArray:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: {name} = {values!r:.80} is not an array of numbers.") from None
+
+
+def _whole(value: object, where: str, name: str, least: int) -> int:
+    try:
+        found = operator.index(value)  # type: ignore[arg-type]  # refusing what has no index is its purpose
+    except TypeError:
+        found = least - 1
+    if found < least or isinstance(value, bool):
+        raise InputError(f"{where}: {name} = {value!r:.80} must be a whole number of at least {least}.")
+    return found
+
+
 def _check(time: FloatArray, curve: FloatArray, window: int | None) -> None:
     if time.ndim != 1 or time.shape != curve.shape:
         raise InputError(f"bounce: steps {time.shape} and values {curve.shape} must be equally long vectors.")
@@ -131,8 +162,8 @@ def _check(time: FloatArray, curve: FloatArray, window: int | None) -> None:
     if not np.all(np.isfinite(curve)):
         where = time[~np.isfinite(curve)][0]
         raise InputError(f"bounce: the value at step {where:g} is not finite; leave such points out.")
-    if not np.all(np.diff(time) > 0):
-        raise InputError("bounce: steps must increase; sort the curve and drop repeated steps.")
+    if not (np.isfinite(time[-1]) and np.all(np.diff(time) > 0)):
+        raise InputError("bounce: steps must increase and be finite; sort the curve and drop repeated steps.")
     if window is not None and (window < 1 or window % 2 == 0 or window > curve.size):
         raise InputError(f"bounce: window = {window} must be odd and between 1 and the {curve.size} points.")
 
@@ -181,7 +212,7 @@ def _kernel(window: int) -> FloatArray:
 
 
 def _smooth_rows(rows: FloatArray, window: int) -> FloatArray:
-    return np.stack([smooth(row, window) for row in rows])
+    return np.stack([_smooth(row, window) for row in rows])
 
 
 def _depths(levels: FloatArray) -> FloatArray:

@@ -3,40 +3,49 @@
 from __future__ import annotations
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from joma.errors import InputError
 
 
-def entropy_of_probabilities(probabilities: Tensor) -> Tensor:
+def entropy_of_probabilities(probabilities: Tensor | ArrayLike) -> Tensor:
     """Entropy of each row, -sum p ln p over the last dimension, in nats.
 
     Zero probabilities count as zero (the limit of p ln p). Shape (..., keys) -> (...). Half
-    precision is computed in float32.
+    precision is computed in float32. Tensors, NumPy arrays and nested lists are taken alike.
 
     Raises:
-        InputError: if a probability is negative or not a number.
+        InputError: if a probability is negative or not a number, if a row is empty, or if it does not sum
+            to one (within 1e-3, or 2 units of rounding of half precision).
     """
-    if probabilities.dtype in (torch.float16, torch.bfloat16):
-        probabilities = probabilities.float()
-    if not bool((probabilities >= 0).all()):
+    rows, rounding = _rows(probabilities, "entropy_of_probabilities")
+    if rows.numel() and not bool(rows.amin() >= 0):
         raise InputError("attention probabilities hold a negative number or NaN; give rows of a softmax.")
-    entropy: Tensor = -torch.special.xlogy(probabilities, probabilities).sum(-1)
+    off = (rows.sum(-1) - 1).abs()
+    if off.numel() and not bool(off.amax() <= max(1e-3, 2 * rounding)):
+        worst = rows.sum(-1).flatten()[off.argmax()]
+        raise InputError(
+            f"entropy_of_probabilities: a row sums to {float(worst):.6g}, not to 1; give rows of a softmax, "
+            "or divide each row by its sum."
+        )
+    entropy: Tensor = -torch.special.xlogy(rows, rows).sum(-1)
     return entropy
 
 
-def entropy_of_logits(logits: Tensor) -> Tensor:
+def entropy_of_logits(logits: Tensor | ArrayLike) -> Tensor:
     """Entropy of softmax(logits) for each row of the last dimension, in nats.
 
     Computed as log-sum-exp minus the mean logit, without dividing first, so that it stays exact
-    for rows that are nearly one-hot. Logits of -inf are masked keys; a row of nothing else has no
-    entropy and gives NaN. Shape (..., keys) -> (...).
+    for rows that are nearly one-hot. Logits of -inf are masked keys. **A fully masked row, nothing but
+    -inf, has no entropy and gives NaN**: the one NaN that is meant; leave such rows out of a mean, for
+    instance with ``nanmean``. Shape (..., keys) -> (...). Tensors, NumPy arrays and nested lists are taken
+    alike; half precision and whole numbers are computed in float32.
 
     Raises:
-        InputError: if a logit is NaN or +inf.
+        InputError: if a logit is NaN or +inf, or if a row is empty.
     """
-    if logits.dtype in (torch.float16, torch.bfloat16):
-        logits = logits.float()
+    logits, _ = _rows(logits, "entropy_of_logits")
     if bool(torch.isnan(logits).any() | torch.isposinf(logits).any()):
         raise InputError(
             "attention logits hold NaN or +inf; only finite values and -inf (masked) have an entropy."
@@ -50,3 +59,20 @@ def entropy_of_logits(logits: Tensor) -> Tensor:
     mean = torch.where(weights > 0, weights * shifted, 0.0).sum(-1) / total
     entropy = total.log() - mean
     return torch.where(empty.squeeze(-1), torch.nan, entropy.clamp_min(0.0))
+
+
+def _rows(values: Tensor | ArrayLike, where: str) -> tuple[Tensor, float]:
+    """Rows in float32 or float64, and the unit of rounding of what was given."""
+    try:
+        rows = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as problem:
+        raise InputError(
+            f"{where}: {values!r:.80} is not an array of numbers; give a tensor, a NumPy array or a list."
+        ) from problem
+    if rows.is_complex() or rows.dim() == 0 or rows.shape[-1] == 0:
+        raise InputError(
+            f"{where}: got {rows.dtype} of shape {tuple(rows.shape)}; give real numbers (..., keys) with at "
+            "least one key."
+        )
+    rounding = torch.finfo(rows.dtype).eps if rows.is_floating_point() else 0.0
+    return rows if rows.dtype in (torch.float32, torch.float64) else rows.float(), rounding
