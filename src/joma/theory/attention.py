@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joma.errors import DivergenceError, InputError, nearest
+from joma.theory._signals_arguments import NotFiniteError, arrays, finite, matching, positive, real
 
 Array = NDArray[np.float64]
 AttentionKind = Literal["linear", "exp", "softmax"]
@@ -44,9 +45,7 @@ class Attention:
                 f"Attention: kind {self.kind!r} is unknown; {nearest(str(self.kind), ATTENTION_KINDS)}"
             )
         for name in ("temperature", "normaliser"):
-            value = getattr(self, name)
-            if not (np.isfinite(value) and value > 0):
-                raise InputError(f"Attention: {name} = {value!r} must be a finite number above 0.")
+            positive(getattr(self, name), name, "Attention")
         if self.kind == "softmax" and self.normaliser != 1.0:
             raise InputError(
                 f"Attention: normaliser = {self.normaliser!r} has no meaning for softmax, which computes "
@@ -59,22 +58,34 @@ class Attention:
         Softmax is computed stably; a sample without any token is refused.
 
         Raises:
-            InputError: the shapes do not match, or (softmax) a sample has no positive frequency.
+            InputError: the shapes do not match, a frequency is not finite, or (softmax) a sample has no
+                positive frequency. Logits that are not finite raise an error that is also a DivergenceError,
+                for solvers.
             DivergenceError: exp or linear attention left the range of float64.
         """
-        x = np.asarray(frequencies, dtype=np.float64)
-        z = np.asarray(logits, dtype=np.float64)
-        if x.ndim < 2 or z.ndim < 1 or x.shape[-1] != z.shape[-1]:
+        x, z = (
+            real(frequencies, "frequencies", "Attention.scores"),
+            real(logits, "logits", "Attention.scores"),
+        )
+        if x.ndim < 2 or z.ndim < 1 or x.shape[-1] != z.shape[-1] or x.size == 0:
             raise InputError(
                 f"Attention.scores: frequencies {x.shape} and logits {z.shape} do not match; give "
                 "(..., samples, tokens) and (..., tokens)."
             )
+        if x.ndim > 2 and z.ndim > 1:
+            matching("Attention.scores", frequencies=x.shape[:-2], logits=z.shape[:-1])
         z = z[..., None, :] / self.temperature
         if self.kind == "softmax":
+            if x.min() < 0:
+                raise InputError(
+                    f"Attention.scores: a frequency is {x.min():g}; softmax attention needs frequencies of 0 "
+                    "or more."
+                )
             return _softmax_scores(x, z)
         with np.errstate(over="ignore", invalid="ignore"):
             b = x * (z if self.kind == "linear" else np.exp(z)) / self.normaliser
         if not np.isfinite(b).all():
+            _check_finite(x, z)
             raise DivergenceError(
                 f"Attention.scores: {self.kind} attention overflows at logits up to {np.max(z):.3g} "
                 "(in units of the temperature); stop before the blow-up."
@@ -88,7 +99,21 @@ class Attention:
             scores: ``b`` (..., N, M), as :meth:`scores` returned them.
             frequencies: ``x`` (..., N, M); only linear attention needs them.
             covector: ``c`` (..., N, M), the gradient with respect to ``b``.
+
+        Raises:
+            InputError: shapes that do not match, or values that are not finite.
         """
+        shape = "... N M"
+        b, x, c = arrays(
+            "Attention.pull_back",
+            scores=(scores, shape),
+            frequencies=(frequencies, shape),
+            covector=(covector, shape),
+        )
+        return self._pull_back(b, x, c)
+
+    def _pull_back(self, scores: Array, frequencies: Array, covector: Array) -> Array:
+        """:meth:`pull_back` without its checks, for every evaluation of a flow."""
         if self.kind == "linear":
             return np.asarray(frequencies * covector / (self.temperature * self.normaliser))
         if self.kind == "exp":
@@ -102,7 +127,10 @@ class Attention:
         b = self.scores(frequencies, logits)
         identity = np.eye(b.shape[-1])
         if self.kind == "linear":
-            diagonal = np.broadcast_to(frequencies, b.shape) / self.normaliser
+            diagonal = (
+                np.broadcast_to(finite(frequencies, "frequencies", "Attention.jacobian"), b.shape)
+                / self.normaliser
+            )
             return np.asarray(diagonal[..., None] * identity / self.temperature)
         dense = b[..., None] * identity
         if self.kind == "softmax":
@@ -112,6 +140,12 @@ class Attention:
 
 SOFTMAX = Attention()
 """Softmax attention at temperature 1."""
+
+
+def _check_finite(x: Array, z: Array) -> None:
+    finite(x, "frequencies", "Attention.scores")
+    if not np.isfinite(z).all():
+        raise NotFiniteError("Attention.scores: the logits are not finite; give finite logits.")
 
 
 def _softmax_scores(x: Array, z: Array) -> Array:
@@ -128,5 +162,6 @@ def _softmax_scores(x: Array, z: Array) -> Array:
         unnormalised = x * np.exp(np.minimum(z - shift, 0.0))
         total = unnormalised.sum(axis=-1, keepdims=True)
     if not np.isfinite(total).all():
-        raise DivergenceError("Attention.scores: softmax attention met logits that are not finite.")
+        _check_finite(x, z)
+        raise DivergenceError("Attention.scores: softmax attention met frequencies too large for float64.")
     return np.asarray(unnormalised / total)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from joma.errors import InputError
+from joma.theory._signals_arguments import NotFiniteError, arrays, finite, real, whole
 from joma.theory.activation import LINEAR, Activation
 from joma.theory.attention import SOFTMAX, Array, Attention
 
@@ -62,8 +63,8 @@ class Embeddings:
     """Whether ``U_C`` is the first M unit vectors and ``u_q`` the next one, so that products are copies."""
 
     def __post_init__(self) -> None:
-        context = np.asarray(self.context, dtype=np.float64)
-        query = np.asarray(self.query, dtype=np.float64)
+        context = real(self.context, "context", "Embeddings")
+        query = real(self.query, "query", "Embeddings")
         if context.ndim != 2 or query.shape != context.shape[:1]:
             raise InputError(
                 f"Embeddings: context {context.shape} and query {query.shape} do not match; give (d, M) "
@@ -88,10 +89,11 @@ class Embeddings:
             residual: whether the query embedding is added (Eq. 1); else ``u_q = 0``.
             query_token: the query is this contextual token, which breaks Theorem 1 for its component.
         """
-        if tokens < 1:
-            raise InputError(f"Embeddings.orthonormal: tokens = {tokens} must be at least 1.")
+        tokens = whole(tokens, "tokens", "Embeddings.orthonormal", least=1)
+        if query_token is not None:
+            query_token = whole(query_token, "query_token", "Embeddings.orthonormal", least=0)
         query = np.zeros(tokens + 1)
-        if query_token is not None and not 0 <= query_token < tokens:
+        if query_token is not None and query_token >= tokens:
             raise InputError(
                 f"Embeddings.orthonormal: query_token = {query_token} is no contextual token; give 0 to "
                 f"{tokens - 1}, or None."
@@ -138,10 +140,33 @@ class Block:
         return self.embeddings.tokens
 
     def forward(self, frequencies: Array, weights: Array, logits: Array) -> Activity:
-        """Eq. 1 for every sample."""
+        """Eq. 1 for every sample: ``x`` (..., N, M), ``w`` (..., K, d), ``z`` (..., M).
+
+        Raises:
+            InputError: shapes that do not match, or values that are not finite (a DivergenceError too, for
+                solvers, where it is the state).
+        """
+        weights = real(weights, "weights", "Block.forward")
+        if weights.ndim < 2 or weights.shape[-1] != self.embeddings.dimension or weights.size == 0:
+            raise InputError(
+                f"Block.forward: weights {weights.shape} must be (..., hidden units, "
+                f"{self.embeddings.dimension})."
+            )
+        if not np.isfinite(weights).all():
+            raise NotFiniteError("Block.forward: the weights are not finite; give finite weights.")
+        if np.shape(frequencies)[-1:] != (self.tokens,):
+            raise InputError(
+                f"Block.forward: frequencies {np.shape(frequencies)} must be (..., samples, {self.tokens})."
+            )
         scores = self.attention.scores(frequencies, logits)
         features = self.embeddings.mix(scores)
-        preactivation = features @ np.swapaxes(weights, -1, -2)
+        try:
+            preactivation = features @ np.swapaxes(weights, -1, -2)
+        except ValueError:
+            raise InputError(
+                f"Block.forward: the leading axes of weights {weights.shape} and scores {scores.shape} do "
+                "not broadcast; make them agree."
+            ) from None
         value, slope = self.activation(preactivation)
         return Activity(scores, features, value, slope)
 
@@ -164,13 +189,19 @@ class Block:
             gradient: ``g`` (..., N, K), or a function of time and :class:`Activity`.
             sample_weights: probabilities of the samples, (N,) or (..., N).
             time: handed to ``gradient``.
+
+        Raises:
+            InputError: as :meth:`forward`, or a gradient or sample weights that do not match.
         """
         activity = self.forward(frequencies, weights, logits)
         g = gradient(time, activity) if callable(gradient) else gradient
         scores = activity.scores
+        g, sample_weights = np.asarray(g), np.asarray(sample_weights)
+        _check_signal("Block.directions", g, sample_weights, activity)
+        weights = np.asarray(weights)
         signal = sample_weights[..., None] * g * activity.slope
         to_scores = self.embeddings.read(signal @ weights)
-        to_logits = self.attention.pull_back(scores, frequencies, to_scores)
+        to_logits = self.attention._pull_back(scores, frequencies, to_scores)
         if self.attention.kind == "softmax":
             overlap = np.einsum("...nm,...nm->...n", scores, to_scores)
             correction = (overlap[..., None, :] @ scores)[..., 0, :]
@@ -187,8 +218,22 @@ class Block:
         self, frequencies: Array, weights: Array, logits: Array, gradient: Array, *, sample_weights: Array
     ) -> Array:
         """Eq. 9: ``E[sum_k g_k h_k]`` (...), to be maximised; its gradient at fixed ``g`` is Eq. 2."""
-        hidden = self.forward(frequencies, weights, logits).hidden
-        return np.asarray((sample_weights[..., None] * gradient * hidden).sum(axis=(-2, -1)))
+        activity = self.forward(frequencies, weights, logits)
+        g = finite(gradient, "gradient", "Block.per_node_loss")
+        probabilities = finite(sample_weights, "sample_weights", "Block.per_node_loss")
+        _check_signal("Block.per_node_loss", g, probabilities, activity)
+        return np.asarray((probabilities[..., None] * g * activity.hidden).sum(axis=(-2, -1)))
+
+
+def _check_signal(where: str, g: Array, sample_weights: Array, activity: Activity) -> None:
+    shape = activity.hidden.shape
+    if g.shape[-2:] != shape[-2:] or sample_weights.shape[-1:] != shape[-2:-1]:
+        raise InputError(
+            f"{where}: gradient {g.shape} and sample_weights {sample_weights.shape} do not match; give "
+            f"(..., {shape[-2]} samples, {shape[-1]} hidden units) and (..., {shape[-2]})."
+        )
+    if not (np.isfinite(g).all() and np.isfinite(sample_weights).all()):
+        raise NotFiniteError(f"{where}: the gradient or the sample_weights are not finite.")
 
 
 @dataclass(frozen=True)
@@ -228,7 +273,18 @@ def weights_from_parts(
     """Eq. 60: ``w(t) = w(0) + U_C [v(t) - v(0)] + u_q xi(t)`` (..., K, d).
 
     Exact for orthonormal embeddings with the residual; ``xi_k(t)`` is the integral of ``E[g_k h'_k]``.
+
+    Raises:
+        InputError: shapes that do not match, or values that are not finite.
     """
+    initial_weights, context_change, implicit_bias, _, _ = arrays(
+        "weights_from_parts",
+        initial_weights=(initial_weights, "... K d"),
+        context_change=(context_change, "... K M"),
+        implicit_bias=(implicit_bias, "... K"),
+        context=(embeddings.context, "d M"),
+        query=(embeddings.query, "d"),
+    )
     return np.asarray(
         initial_weights + context_change @ embeddings.context.T + implicit_bias[..., None] * embeddings.query
     )
@@ -246,16 +302,15 @@ def superpose_patterns(templates: Array, biases: Array, context: Array, queries:
         biases: ``xi_m`` (Q,).
         context: ``U_C`` (d, M).
         queries: ``u_m`` (d, Q), orthogonal to ``U_C``.
+
+    Raises:
+        InputError: shapes that do not match, or values that are not finite.
     """
-    templates, biases = np.asarray(templates, dtype=np.float64), np.asarray(biases, dtype=np.float64)
-    if (
-        templates.ndim != 2
-        or biases.shape != templates.shape[:1]
-        or context.shape[1:] != templates.shape[1:]
-        or queries.shape != (context.shape[0], templates.shape[0])
-    ):
-        raise InputError(
-            f"superpose_patterns: templates {templates.shape}, biases {biases.shape}, context "
-            f"{context.shape} and queries {queries.shape} do not match; give (Q, M), (Q,), (d, M), (d, Q)."
-        )
+    templates, biases, context, queries = arrays(
+        "superpose_patterns",
+        templates=(templates, "Q M"),
+        biases=(biases, "Q"),
+        context=(context, "d M"),
+        queries=(queries, "d Q"),
+    )
     return np.asarray(context @ templates.sum(axis=0) + queries @ biases)

@@ -27,6 +27,7 @@ from scipy.integrate import quad
 from scipy.special import gammaln
 
 from joma.errors import InputError
+from joma.theory._signals_arguments import arrays, finite, matching, number, positive, real, whole
 
 Array = NDArray[np.float64]
 Derivative = Callable[[Array], Array]
@@ -43,14 +44,15 @@ def correlation(first: ArrayLike, second: ArrayLike, *, normalised: bool = True)
     Raises:
         InputError: signals of unequal length or not finite; a zero signal where a cosine is asked for.
     """
-    x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    if x.ndim == 0 or y.ndim == 0 or x.shape[-1] != y.shape[-1]:
+    x, y = real(first, "first", "correlation"), real(second, "second", "correlation")
+    if x.ndim == 0 or y.ndim == 0 or x.shape[-1] != y.shape[-1] or x.shape[-1] == 0:
         raise InputError(
             f"correlation: signals of shapes {x.shape} and {y.shape}; give the same number of samples on the "
             "last axis."
         )
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         raise InputError("correlation: a signal is not finite; remove the infinite or missing samples.")
+    matching("correlation", first=x.shape, second=y.shape)
     inner = np.asarray((x * y).sum(axis=-1), dtype=np.float64)
     if not normalised:
         return inner
@@ -108,9 +110,9 @@ def violation_rate(samples: int) -> float:
     no better than a coin.
 
     Raises:
-        InputError: fewer than two samples.
+        InputError: fewer than two samples, or no whole number of them.
     """
-    if samples < 2:
+    if whole(samples, "samples", "violation_rate", least=0) < 2:
         raise InputError(f"violation_rate: {samples} samples; signals need at least two to have a direction.")
     power = samples - 2
     # With u = pi/2 - theta the mass sits at u = 0 with width 1/sqrt(n).
@@ -146,8 +148,8 @@ def guaranteed_correlation(
     """
     a, b, c = _angles(label_gradient, latent_feature, label_latent, "guaranteed_correlation")
     # z_beta lies within a + b of s, and f_k within c of z_beta; cos(t) cos(t + c) falls until 2 t + c = pi.
-    turn = np.minimum(a + b, (np.pi - c) / 2)
-    return np.asarray(np.cos(turn) * np.cos(turn + c))
+    least = np.where(2 * (a + b) + c >= np.pi, -(np.sin(c / 2) ** 2), np.cos(a + b) * np.cos(a + b + c))
+    return np.asarray(least)
 
 
 def extremal_signals(label_gradient: float, latent_feature: float, label_latent: float) -> Signals:
@@ -155,7 +157,11 @@ def extremal_signals(label_gradient: float, latent_feature: float, label_latent:
 
     With a negative C3 the latent and the feature are turned round, which changes nothing.
     """
-    a, b, c = (float(x) for x in _angles(label_gradient, latent_feature, label_latent, "extremal_signals"))
+    where = "extremal_signals"
+    label_gradient = number(label_gradient, "label_gradient", where)
+    latent_feature = number(latent_feature, "latent_feature", where)
+    label_latent = number(label_latent, "label_latent", where)
+    a, b, c = (float(x) for x in _angles(label_gradient, latent_feature, label_latent, where))
     turn = min(a + b, (np.pi - c) / 2)
     first = min(a, turn)
     sign = -1.0 if label_latent < 0 else 1.0
@@ -180,6 +186,7 @@ def guaranteed_without_label(latent_gradient: ArrayLike, latent_feature: ArrayLi
     where = "guaranteed_without_label"
     turn = np.arccos(np.abs(_cosines(latent_gradient, "latent_gradient", where, lowest=-1)))
     c = np.arccos(_cosines(latent_feature, "latent_feature", where, lowest=0))
+    matching(where, latent_gradient=turn.shape, latent_feature=c.shape)
     return np.asarray(np.cos(turn) * np.cos(turn + c))
 
 
@@ -191,18 +198,27 @@ def weight_flow(
     The draft sets w_jk = corr(f_k, s), which is the *first step* of gradient ascent from w_jk = 0. At
     w_jk = 0 itself nothing is passed back, g_jk = 0; a small start of the wrong sign passes the wrong sign
     back until :func:`onset`. ``feature`` and ``gradient`` have shape (samples,).
+
+    Raises:
+        InputError: signals that do not match, times that are negative, a rate that is not positive, or
+            anything that is not finite.
     """
-    drift = float(correlation(feature, gradient, normalised=False))
-    return np.asarray(start + rate * drift * np.asarray(times, dtype=np.float64))
+    drift, begin = _drift(feature, gradient, "weight_flow"), number(start, "start", "weight_flow")
+    moments, speed = finite(times, "times", "weight_flow"), positive(rate, "rate", "weight_flow")
+    if (moments < 0).any():
+        raise InputError(f"weight_flow: a time is {moments.min():g}; give times of 0 or more.")
+    return np.asarray(begin + speed * drift * moments)
 
 
 def onset(feature: ArrayLike, gradient: ArrayLike, *, start: float, rate: float = 1.0) -> float:
     """The time from which w_jk(t) has the sign of corr(f_k, s): 0 where it starts with it.
 
     Raises:
-        InputError: corr(f_k, s) = 0 (the weight never moves) or a rate that is not positive.
+        InputError: corr(f_k, s) = 0 (the weight never moves), a rate that is not positive, or anything that
+            is not finite.
     """
-    drift = float(correlation(feature, gradient, normalised=False))
+    drift, start = _drift(feature, gradient, "onset"), number(start, "start", "onset")
+    rate = number(rate, "rate", "onset")
     if drift == 0 or not rate > 0:
         raise InputError(
             f"onset: corr(f_k, s) = {drift:g} and rate = {rate:g}; the weight moves only if neither is "
@@ -225,6 +241,7 @@ def gated_correlation_bound(latent_gradient: ArrayLike, latent_feature: ArrayLik
     where = "gated_correlation_bound"
     passed = _cosines(latent_gradient, "latent_gradient", where, lowest=0)
     feature = _cosines(latent_feature, "latent_feature", where, lowest=0)
+    matching(where, latent_gradient=passed.shape, latent_feature=feature.shape)
     return np.sqrt(np.maximum(passed**2 + feature**2 - 1, 0))
 
 
@@ -250,8 +267,16 @@ def recursion_depth(
     """How many levels the theorem reaches with the same C2 and C3 at each, at most ``most``.
 
     Zero where even the first level fails; ``most`` where nothing is lost (C2 = |C3| = 1).
+
+    Raises:
+        InputError: a C outside [0, 1] (C3: [-1, 1]), or a ``most`` that is no whole number of 0 or more.
     """
-    level, c1 = 0, float(label_gradient)
+    where = "recursion_depth"
+    most = whole(most, "most", where, least=0)
+    level, c1 = 0, number(label_gradient, "label_gradient", where)
+    latent_feature = number(latent_feature, "latent_feature", where)
+    label_latent = number(label_latent, "label_latent", where)
+    _angles(c1, latent_feature, label_latent, where)
     while level < most and float(angle_sum(c1, latent_feature, label_latent)) < np.pi / 2:
         c1 = float(next_level(c1, latent_feature, label_latent))
         level += 1
@@ -261,7 +286,11 @@ def recursion_depth(
 def weight_gradient(
     weights: ArrayLike, inputs: ArrayLike, gradients: ArrayLike, *, derivative: Derivative = step
 ) -> Array:
-    """``w_j' = E[sigma'(w . x) g x]``, exactly; weights (d,), inputs (samples, d), gradients (samples,)."""
+    """``w_j' = E[sigma'(w . x) g x]``, exactly; weights (d,), inputs (samples, d), gradients (samples,).
+
+    Raises:
+        InputError: shapes that do not match, or values that are not finite.
+    """
     w, x, g = _batch(weights, inputs, gradients, "weight_gradient")
     return np.asarray((derivative(x @ w) * g) @ x / len(x))
 
@@ -306,7 +335,7 @@ def _planar(degrees: float) -> Array:
 
 
 def _cosines(values: ArrayLike, name: str, where: str, *, lowest: float) -> Array:
-    array = np.asarray(values, dtype=np.float64)
+    array = real(values, name, where)
     if not np.all((array >= lowest) & (array <= 1)):
         raise InputError(f"{where}: {name} = {values!r} is outside [{lowest:g}, 1]; give cosines.")
     return array
@@ -316,20 +345,22 @@ def _angles(
     label_gradient: ArrayLike, latent_feature: ArrayLike, label_latent: ArrayLike, where: str
 ) -> tuple[Array, Array, Array]:
     """a = acos C1, b = acos |C3|, c = acos C2."""
-    return (
-        np.arccos(_cosines(label_gradient, "label_gradient", where, lowest=0)),
-        np.arccos(np.abs(_cosines(label_latent, "label_latent", where, lowest=-1))),
-        np.arccos(_cosines(latent_feature, "latent_feature", where, lowest=0)),
-    )
+    a = np.arccos(_cosines(label_gradient, "label_gradient", where, lowest=0))
+    b = np.arccos(np.abs(_cosines(label_latent, "label_latent", where, lowest=-1)))
+    c = np.arccos(_cosines(latent_feature, "latent_feature", where, lowest=0))
+    matching(where, label_gradient=a.shape, latent_feature=c.shape, label_latent=b.shape)
+    return a, b, c
+
+
+def _drift(feature: ArrayLike, gradient: ArrayLike, where: str) -> float:
+    f, s = arrays(where, feature=(feature, "samples"), gradient=(gradient, "samples"))
+    return float(correlation(f, s, normalised=False))
 
 
 def _batch(
     weights: ArrayLike, inputs: ArrayLike, gradients: ArrayLike, where: str
 ) -> tuple[Array, Array, Array]:
-    w, x, g = (np.asarray(values, dtype=np.float64) for values in (weights, inputs, gradients))
-    if x.ndim != 2 or w.shape != x.shape[1:] or g.shape != x.shape[:1] or len(x) == 0:
-        raise InputError(
-            f"{where}: weights of shape {w.shape}, inputs {x.shape}, gradients {g.shape}; give (d,), "
-            "(samples, d) and (samples,)."
-        )
+    w, x, g = arrays(
+        where, weights=(weights, "d"), inputs=(inputs, "samples d"), gradients=(gradients, "samples")
+    )
     return w, x, g

@@ -9,11 +9,12 @@ are elementwise.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
-from joma.errors import InputError
+from joma.errors import InputError, nearest
+from joma.theory._signals_arguments import arrays, positive
 from joma.theory.attention import Array, Attention
 
 SoftmaxForm = Literal["printed", "signed", "corrected"]
@@ -28,10 +29,8 @@ def logit_coefficient(
     (2 T eta_w) sum v^2 + c`` for exp attention, and the same factor leads softmax attention. Printed
     without rates and temperature, that is, for ``eta_z = eta_w`` and ``T = 1``.
     """
-    for name, rate in (("weight_rate", weight_rate), ("attention_rate", attention_rate)):
-        if not (np.isfinite(rate) and rate > 0):
-            raise InputError(f"logit_coefficient: {name} = {rate!r} must be a finite number above 0.")
-    ratio = attention_rate / weight_rate
+    where = "logit_coefficient"
+    ratio = positive(attention_rate, "attention_rate", where) / positive(weight_rate, "weight_rate", where)
     return ratio if attention.kind == "linear" else ratio / (2 * attention.temperature)
 
 
@@ -49,8 +48,25 @@ def first_integral(
     Linear: ``z^2 - coef sum v^2``. Exp: ``z - coef sum v^2``. Softmax: ``z - coef (sum v^2 - 2 Q)``, where
     ``Q`` (``correction``) integrates ``eta_w sum_k E[g_k h'_k b (b . v_k)]``; no function of the present
     weights can replace it.
+
+    Raises:
+        InputError: shapes that do not match, values that are not finite, or softmax attention without its
+            ``correction``.
     """
     coefficient = logit_coefficient(attention, weight_rate=weight_rate, attention_rate=attention_rate)
+    logits, context_weights, total = arrays(
+        "first_integral",
+        logits=(logits, "... M"),
+        context_weights=(context_weights, "... K M"),
+        correction=(np.zeros_like(logits) if correction is None else correction, "... M"),
+    )
+    return _constant(attention, coefficient, logits, context_weights, None if correction is None else total)
+
+
+def _constant(
+    attention: Attention, coefficient: float, logits: Array, context_weights: Array, correction: Array | None
+) -> Array:
+    """:func:`first_integral` of arguments that have been checked, for every evaluation of a flow."""
     squares = np.square(context_weights).sum(axis=-2)
     if attention.kind == "linear":
         return np.asarray(np.square(logits) - coefficient * squares)
@@ -60,7 +76,7 @@ def first_integral(
                 "first_integral: softmax attention needs the correction integral; pass a trajectory's "
                 "correction."
             )
-        squares = squares - 2 * np.asarray(correction)
+        squares = squares - 2 * correction
     return np.asarray(logits - coefficient * squares)
 
 
@@ -80,25 +96,22 @@ def predict_logits(
     v(0)^2``; elsewhere ``z`` can pass through zero, and the weights alone do not tell when.
 
     Raises:
-        InputError: linear attention with an undecided sign (:func:`first_integral` gives ``z^2``), or
-            softmax attention without its ``correction``.
+        InputError: linear attention with an undecided sign (:func:`first_integral` gives ``z^2``),
+            softmax attention without its ``correction``, or shapes that do not match.
     """
-    constant = first_integral(
-        attention,
-        initial_logits,
-        initial_context_weights,
-        weight_rate=weight_rate,
-        attention_rate=attention_rate,
-        correction=None if correction is None else np.zeros_like(initial_logits),
-    )
-    offset = first_integral(
-        attention,
-        np.zeros_like(initial_logits),
-        context_weights,
-        weight_rate=weight_rate,
-        attention_rate=attention_rate,
-        correction=correction,
-    )
+    given = {
+        "initial_logits": (initial_logits, "... M"),
+        "context_weights": (context_weights, "... K M"),
+        "initial_context_weights": (initial_context_weights, "... K M"),
+    }
+    if correction is not None:
+        given["correction"] = (correction, "... M")
+    initial_logits, context_weights, initial_context_weights, *rest = arrays("predict_logits", **given)
+    coefficient = logit_coefficient(attention, weight_rate=weight_rate, attention_rate=attention_rate)
+    zeros = np.zeros_like(initial_logits)
+    none_yet = None if correction is None else zeros
+    constant = _constant(attention, coefficient, initial_logits, initial_context_weights, none_yet)
+    offset = _constant(attention, coefficient, zeros, context_weights, rest[0] if rest else None)
     value = constant - offset
     if attention.kind != "linear":
         return np.asarray(value)
@@ -138,11 +151,28 @@ def softmax_logits(
 
     All times ``eta_z / (T eta_w)``, with ``c`` from the initial state. ``bbar`` never stays put while ``z``
     moves (see :func:`rigidity`), so that all three lose their way in the end.
+
+    Raises:
+        InputError: an unknown form, the corrected form without ``bias``, or shapes that do not match.
     """
+    if form not in get_args(SoftmaxForm):
+        raise InputError(
+            f"softmax_logits: form {form!r} is unknown; {nearest(str(form), get_args(SoftmaxForm))}"
+        )
+    if form == "corrected" and bias is None:
+        raise InputError("softmax_logits: the corrected form needs the implicit bias xi; pass bias.")
     coefficient = logit_coefficient(
         Attention(temperature=temperature), weight_rate=weight_rate, attention_rate=attention_rate
     )
-    mean = np.asarray(mean_scores)[..., None, :]
+    context_weights, mean, initial_context_weights, initial_logits, xi = arrays(
+        "softmax_logits",
+        context_weights=(context_weights, "... K M"),
+        mean_scores=(mean_scores, "... M"),
+        initial_context_weights=(initial_context_weights, "... K M"),
+        initial_logits=(initial_logits, "... M"),
+        bias=(np.zeros(np.shape(context_weights)[-2:-1]) if bias is None else bias, "... K"),
+    )
+    mean = mean[..., None, :]
 
     def value(v: Array) -> Array:
         norms = np.square(v).sum(axis=-1, keepdims=True) * mean
@@ -150,9 +180,7 @@ def softmax_logits(
 
     change = value(context_weights) - value(initial_context_weights)
     if form == "corrected":
-        if bias is None:
-            raise InputError("softmax_logits: the corrected form needs the implicit bias xi; pass bias.")
-        moved = context_weights - initial_context_weights - np.asarray(bias)[..., None] * mean
+        moved = context_weights - initial_context_weights - xi[..., None] * mean
         along = ((context_weights + initial_context_weights) * mean).sum(axis=-1, keepdims=True)
         change = change - (moved * along).sum(axis=-2)
     return np.asarray(initial_logits + coefficient * change)
@@ -171,9 +199,17 @@ def descent_drift(
     Linear: ``sum_s (Delta z)^2 - coef sum_s sum_k (Delta v_k)^2``, of either sign. Exp and softmax:
     ``-coef sum_s sum_k (Delta v_k)^2``, never positive (softmax: with the correction summed step by step).
     No remainder: for any batches, any size of step. The sums run over the steps taken.
+
+    Raises:
+        InputError: shapes that do not match, or sums that are not finite.
     """
+    squared_weight_steps, squared_logit_steps = arrays(
+        "descent_drift",
+        squared_weight_steps=(squared_weight_steps, "... M"),
+        squared_logit_steps=(squared_logit_steps, "... M"),
+    )
     coefficient = logit_coefficient(attention, weight_rate=weight_rate, attention_rate=attention_rate)
-    drift = -coefficient * np.asarray(squared_weight_steps)
+    drift = -coefficient * squared_weight_steps
     return np.asarray(drift + squared_logit_steps if attention.kind == "linear" else drift)
 
 
@@ -189,7 +225,16 @@ def factorisation_gap(signal: Array, scores: Array, sample_weights: Array) -> Ar
         signal: ``g_k h'_k`` (..., N, K).
         scores: ``b`` (..., N, M).
         sample_weights: (N,) or (..., N).
+
+    Raises:
+        InputError: shapes that do not match, or values that are not finite.
     """
+    signal, scores, sample_weights = arrays(
+        "factorisation_gap",
+        signal=(signal, "... N K"),
+        scores=(scores, "... N M"),
+        sample_weights=(sample_weights, "... N"),
+    )
     weighted = signal * sample_weights[..., None]
     second = np.einsum("...nk,...nl,...nm->...klm", weighted, scores, scores)
     first = np.swapaxes(weighted, -1, -2) @ scores
@@ -201,7 +246,17 @@ def closed_form_gap(signal: Array, scores: Array, sample_weights: Array, context
     """What must vanish for Eq. 17 to hold at an instant: ``sum_k E[g_k h'_k (b . v_k)(b - bbar)]`` (..., M).
 
     Exactly, ``dz/dt = (eta_z / T) (Eq. 17 - this)``. Weaker than any form of the printed hypothesis.
+
+    Raises:
+        InputError: shapes that do not match, or values that are not finite.
     """
+    signal, scores, sample_weights, context_weights = arrays(
+        "closed_form_gap",
+        signal=(signal, "... N K"),
+        scores=(scores, "... N M"),
+        sample_weights=(sample_weights, "... N"),
+        context_weights=(context_weights, "... K M"),
+    )
     weighted = signal * sample_weights[..., None]
     along = scores @ np.swapaxes(context_weights, -1, -2)
     mean = np.einsum("...n,...nm->...m", sample_weights, scores)
@@ -216,13 +271,18 @@ def rigidity(scores: Array, sample_weights: Array) -> Array:
     whose kernel is the constant vectors as soon as the samples' tokens overlap enough to connect all
     tokens; the logits' sum is constant, so ``dz`` has no part in that kernel. Then ``lambda_2 > 0``, and
     Theorem 1's hypothesis "bbar is constant" holds only when ``z`` does not move at all.
+
+    Raises:
+        InputError: fewer than two tokens, shapes that do not match, or values that are not finite.
     """
-    b = np.asarray(scores)
+    b, sample_weights = arrays(
+        "rigidity", scores=(scores, "... N M"), sample_weights=(sample_weights, "... N")
+    )
+    if b.shape[-1] < 2:
+        raise InputError("rigidity: one token alone has no second eigenvalue; give at least two tokens.")
     mean = np.einsum("...n,...nm->...m", sample_weights, b)
     second = np.einsum("...n,...nl,...nm->...lm", np.broadcast_to(sample_weights, b.shape[:-1]), b, b)
     covariance = mean[..., None] * np.eye(b.shape[-1]) - second
-    if b.shape[-1] < 2:
-        raise InputError("rigidity: one token alone has no second eigenvalue; give at least two tokens.")
     return np.asarray(np.linalg.eigvalsh(covariance)[..., 1])
 
 
@@ -248,11 +308,28 @@ def linear_attention_solution(
         temperature: ``T``.
         weight_rate: ``eta_w``.
         attention_rate: ``eta_z``.
+
+    Raises:
+        InputError: shapes that do not match, values that are not finite, a temperature or a rate that is
+            not positive, or times at which the solution has left the range of float64.
     """
-    logit_coefficient(Attention(kind="linear"), weight_rate=weight_rate, attention_rate=attention_rate)
-    omega = np.asarray(drive) * np.sqrt(weight_rate * attention_rate) / temperature
-    angle = np.multiply.outer(np.asarray(times, dtype=np.float64), omega)
-    z0 = np.asarray(initial_logits, dtype=np.float64)
+    kind = Attention(kind="linear", temperature=temperature)
+    logit_coefficient(kind, weight_rate=weight_rate, attention_rate=attention_rate)
+    moments, z0, pull = arrays(
+        "linear_attention_solution",
+        times=(times, "S"),
+        initial_logits=(initial_logits, "M"),
+        drive=(drive, "M"),
+    )
+    omega = pull * np.sqrt(weight_rate * attention_rate) / temperature
+    angle = np.multiply.outer(moments, omega)
+    # cosh overflows at 710; a little less leaves room for the factors before it
+    if (np.abs(angle) > 690).any():
+        late = moments[np.abs(angle).max(axis=-1).argmax()]
+        raise InputError(
+            f"linear_attention_solution: at time {late:g} the solution "
+            f"has left the range of float64; give times up to {690 / np.abs(omega).max():g}."
+        )
     return np.asarray(z0 * np.sqrt(weight_rate / attention_rate) * np.sinh(angle)), np.asarray(
         z0 * np.cosh(angle)
     )

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from joma.errors import InputError
+from joma.theory._signals_arguments import class_table, matching, number, real, whole, wholes
 
 Array = NDArray[np.float64]
 
@@ -40,7 +41,7 @@ def transition_matrix(correlation: float) -> Array:
     Raises:
         InputError: a correlation outside [-1, 1].
     """
-    rho = float(_correlations(correlation, "transition_matrix"))
+    rho = _correlation(correlation, "transition_matrix")
     return np.array([[1 + rho, 1 - rho], [1 - rho, 1 + rho]]) / 2
 
 
@@ -50,7 +51,7 @@ def marginal(bias: float) -> Array:
     Raises:
         InputError: a bias outside [-1, 1].
     """
-    rho = float(_correlations(bias, "marginal"))
+    rho = _correlation(bias, "marginal")
     return np.array([1 + rho, 1 - rho]) / 2
 
 
@@ -74,8 +75,7 @@ def pair_distribution(first: float, second: float, ancestor_bias: float) -> Arra
     Raises:
         InputError: an argument outside [-1, 1].
     """
-    where = "pair_distribution"
-    to_first, to_second, bias = (float(_correlations(x, where)) for x in (first, second, ancestor_bias))
+    to_first, to_second, bias = (_correlation(x, "pair_distribution") for x in (first, second, ancestor_bias))
     return _joint(to_first * bias, to_second * bias, to_first * to_second)
 
 
@@ -90,13 +90,13 @@ def root_bias(class_probabilities: ArrayLike, zero_given_class: ArrayLike) -> fl
     Raises:
         InputError: lengths that differ, negative probabilities, classes that do not sum to one.
     """
-    prior, zero = _class_table(class_probabilities, zero_given_class, "root_bias")
+    prior, zero = class_table(class_probabilities, zero_given_class, "root_bias")
     return float(prior @ (2 * zero - 1))
 
 
 def printed_root_bias(class_probabilities: ArrayLike, zero_given_class: ArrayLike) -> float:
     """Theorem 5's ``rho_0`` as printed, ``sum_k P[y_0 = k] P[y_1 = 0 | y_0 = k]``: wrong, for comparison."""
-    prior, zero = _class_table(class_probabilities, zero_given_class, "printed_root_bias")
+    prior, zero = class_table(class_probabilities, zero_given_class, "printed_root_bias")
     return float(prior @ zero)
 
 
@@ -108,8 +108,8 @@ def sparse_root_bias(classes: int) -> float:
     Raises:
         InputError: fewer than one class.
     """
-    if classes < 1:
-        raise InputError(f"sparse_root_bias: {classes} classes; give at least one.")
+    if whole(classes, "classes", "sparse_root_bias", least=0) == 0:
+        raise InputError("sparse_root_bias: 0 classes; give at least one.")
     return 1 - 2 / classes
 
 
@@ -135,7 +135,8 @@ def cooccurrence(
     """
     where = "cooccurrence"
     rho, bias = _correlations(edge_correlation, where), _correlations(root_bias, where)
-    levels, height = _whole(depth, "depth", where), _whole(ancestor_height, "ancestor_height", where)
+    levels, height = _levels(depth, ancestor_height, where)
+    matching(where, edge_correlation=rho.shape, root_bias=bias.shape, levels=(levels * height).shape)
     if np.any((height < 1) | (height > levels - 1)):
         raise InputError(
             f"{where}: ancestor_height H = {ancestor_height!r} at depth L = {depth!r}; Theorem 5 needs a "
@@ -164,7 +165,10 @@ def cooccurrence_across_root(
     """
     where = "cooccurrence_across_root"
     rho, bias, pair = (_correlations(x, where) for x in (edge_correlation, root_bias, root_pair))
-    levels = _whole(depth, "depth", where)
+    levels = wholes(depth, "depth", where, "edges")
+    matching(
+        where, edge_correlation=rho.shape, root_bias=bias.shape, root_pair=pair.shape, depth=levels.shape
+    )
     if np.any(levels < 1):
         raise InputError(f"{where}: depth L = {depth!r}; give at least one edge.")
     if np.any(1 + pair < 2 * np.abs(bias) - 1e-12):
@@ -184,16 +188,21 @@ def cooccurrence_expansion(noise: ArrayLike, *, depth: ArrayLike, ancestor_heigh
     O(eps) unless L = 2 H, where P = 1/2 for every eps. Arguments broadcast.
 
     Raises:
-        InputError: a negative noise, or H not in 1..L-1.
+        InputError: a noise outside [0, 1], or so large that the expansion is no probability; H not in 1..L-1.
     """
     where = "cooccurrence_expansion"
-    eps = np.asarray(noise, dtype=np.float64)
-    levels, height = _whole(depth, "depth", where), _whole(ancestor_height, "ancestor_height", where)
-    if not np.all(eps >= 0):
-        raise InputError(f"{where}: noise eps = {noise!r}; give 1 - rho, at least 0.")
+    eps = real(noise, "noise", where)
+    levels, height = _levels(depth, ancestor_height, where)
+    matching(where, noise=eps.shape, levels=(levels * height).shape)
+    if not np.all((eps >= 0) & (eps <= 1)):
+        raise InputError(f"{where}: noise eps = {noise!r:.80}; give 1 - rho, at least 0 and at most 1.")
     if np.any((height < 1) | (height > levels - 1)):
         raise InputError(f"{where}: ancestor_height H = {ancestor_height!r} is not in 1..L-1, L = {depth!r}.")
     result: Array = 1 - height / levels + eps * height * (2 * height - levels) / (2 * levels)
+    if np.any((result < 0) | (result > 1)):
+        raise InputError(
+            f"{where}: at eps = {noise!r:.80} the expansion is no probability; give a smaller one."
+        )
     return result
 
 
@@ -220,9 +229,11 @@ class LatentTree:
 
     def __post_init__(self) -> None:
         where = "LatentTree"
-        zero = np.atleast_2d(np.asarray(self.zero_given_class, dtype=np.float64))
+        zero = np.atleast_2d(real(self.zero_given_class, "zero_given_class", where))
+        if len(zero) == 0:
+            raise InputError(f"{where}: zero_given_class is empty; give a row for each child of the label.")
         for row in zero:
-            _class_table(self.class_probabilities, row, where)
+            class_table(self.class_probabilities, row, where)
         edges = _correlations(self.correlations, where)
         if edges.shape != (len(self.parents),):
             raise InputError(
@@ -231,7 +242,7 @@ class LatentTree:
             )
         for offset, parent in enumerate(self.parents):
             node = len(zero) + offset
-            if not 0 <= parent < node:
+            if not 0 <= whole(parent, "parent", where, least=-node) < node:
                 raise InputError(f"{where}: parent {parent} of node {node} must be one of 0..{node - 1}.")
 
     @classmethod
@@ -248,9 +259,10 @@ class LatentTree:
 
         The leaves are the last ``R children^(depth-1)`` nodes; neighbours in that order are siblings.
         """
-        if children < 1 or depth < 1:
-            raise InputError(f"LatentTree.uniform: children = {children}, depth = {depth}; give at least 1.")
-        layer = list(range(len(np.atleast_2d(np.asarray(zero_given_class)))))
+        where = "LatentTree.uniform"
+        for name, value in (("children", children), ("depth", depth)):
+            whole(value, name, where, least=1)
+        layer = list(range(len(np.atleast_2d(real(zero_given_class, "zero_given_class", where)))))
         parents: list[int] = []
         for _ in range(depth - 1):
             start = layer[-1] + 1
@@ -260,7 +272,7 @@ class LatentTree:
             class_probabilities=class_probabilities,
             zero_given_class=zero_given_class,
             parents=tuple(parents),
-            correlations=np.full(len(parents), edge_correlation),
+            correlations=np.full(len(parents), number(edge_correlation, "edge_correlation", where)),
         )
 
     @property
@@ -310,9 +322,7 @@ class LatentTree:
         Raises:
             InputError: a node that the tree does not have.
         """
-        for node in (first, second):
-            if not 0 <= node < self.nodes:
-                raise InputError(f"LatentTree.joint: node {node} is not one of 0..{self.nodes - 1}.")
+        self._check_nodes((first, second), "LatentTree.joint")
         return _joint(self.means[first], self.means[second], self.second_moments[first, second])
 
     def cooccurrence(self, tokens: Sequence[int] | NDArray[np.intp] | None = None) -> Array:
@@ -321,9 +331,9 @@ class LatentTree:
         Theorem 5 for trees that need not be uniform; the diagonal is 1.
 
         Raises:
-            InputError: a token m that never appears, for which the conditional does not exist.
+            InputError: a token that the tree does not have, or that never appears (no conditional exists).
         """
-        chosen = self.leaves if tokens is None else np.asarray(tokens, dtype=np.intp)
+        chosen = self.leaves if tokens is None else self._check_nodes(tokens, "LatentTree.cooccurrence")
         means, moments = self.means[chosen], self.second_moments[np.ix_(chosen, chosen)]
         appears = 1 - means
         if np.any(appears <= 0):
@@ -332,6 +342,14 @@ class LatentTree:
                 "so nothing can be conditioned on it; leave it out of tokens."
             )
         return (1 - means[:, None] - means[None, :] + moments) / (2 * appears[None, :])
+
+    def _check_nodes(self, nodes: ArrayLike, where: str) -> NDArray[np.int64]:
+        chosen = wholes(nodes, "nodes", where, "a node each")
+        for node in chosen[(chosen < 0) | (chosen >= self.nodes)]:
+            raise InputError(f"{where}: node {node} is not one of 0..{self.nodes - 1}.")
+        if chosen.ndim != 1:
+            raise InputError(f"{where}: nodes of shape {chosen.shape}; give a list of them.")
+        return chosen
 
 
 def _joint(first_mean: float, second_mean: float, moment: float) -> Array:
@@ -363,35 +381,19 @@ def _check_appears(appears: Array, where: str) -> None:
 
 
 def _correlations(values: ArrayLike, where: str) -> Array:
-    array = np.asarray(values, dtype=np.float64)
+    array = real(values, "correlation", where)
     if not np.all(np.abs(array) <= 1):
         worst = array[~(np.abs(array) <= 1)].flat[0]
         raise InputError(f"{where}: correlation {worst} is outside [-1, 1]; give a rho between -1 and 1.")
     return array
 
 
-def _whole(values: ArrayLike, name: str, where: str) -> NDArray[np.int64]:
-    array = np.asarray(values)
-    if not np.issubdtype(array.dtype, np.integer):
-        raise InputError(f"{where}: {name} = {values!r} must be a whole number of edges.")
-    return array.astype(np.int64)
+def _correlation(value: ArrayLike, where: str) -> float:
+    return number(_correlations(value, where), "correlation", where)
 
 
-def _class_table(
-    class_probabilities: ArrayLike, zero_given_class: ArrayLike, where: str
-) -> tuple[Array, Array]:
-    prior = np.asarray(class_probabilities, dtype=np.float64)
-    zero = np.asarray(zero_given_class, dtype=np.float64)
-    if prior.ndim != 1 or prior.shape != zero.shape:
-        raise InputError(
-            f"{where}: class probabilities of shape {prior.shape}, P[y_1 = 0 | y_0] of shape {zero.shape}: "
-            "give one number per class in each."
-        )
-    if not (np.all(prior >= 0) and abs(prior.sum() - 1) <= 1e-9):
-        raise InputError(
-            f"{where}: class probabilities {prior.tolist()} sum to {prior.sum():.12g}; "
-            "give non-negative numbers that sum to one."
-        )
-    if not np.all((zero >= 0) & (zero <= 1)):
-        raise InputError(f"{where}: P[y_1 = 0 | y_0 = k] = {zero.tolist()} must lie between 0 and 1.")
-    return prior, zero
+def _levels(depth: ArrayLike, height: ArrayLike, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    levels = wholes(depth, "depth", where, "edges")
+    ancestor = wholes(height, "ancestor_height", where, "edges")
+    matching(where, depth=levels.shape, ancestor_height=ancestor.shape)
+    return levels, ancestor

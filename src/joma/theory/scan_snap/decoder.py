@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import wrightomega
 
 from joma.errors import InputError
+from joma.theory._signals_arguments import arrays, finite, positive, real, whole
 
 Floats = NDArray[np.float64]
 
@@ -55,8 +56,12 @@ def decoder_logit_late(time: ArrayLike, *, eta_y: float, classes: int, outputs: 
 
 
 def right_probability(logit: ArrayLike, outputs: int) -> Floats:
-    """alpha: the probability of the right token whose logit has grown to h (the others to -h/(M-1))."""
-    logit = np.asarray(logit, dtype=np.float64)
+    """alpha: the probability of the right token whose logit has grown to h (the others to -h/(M-1)).
+
+    Raises InputError for logits that are not finite and for M < 2.
+    """
+    logit = finite(logit, "logit", "right_probability")
+    whole(outputs, "outputs", "right_probability", least=2)
     return np.asarray(1 / (1 + (outputs - 1) * np.exp(-outputs / (outputs - 1) * logit)))
 
 
@@ -85,13 +90,17 @@ class GradientForm:
 def gradient_form(features: Floats, backpropagated: Floats) -> GradientForm:
     """Theorem 1's coefficients of g (K, C) on the features f (K, C), by least squares.
 
-    Where the features are linearly dependent the coefficients are those of least norm.
+    Where the features are linearly dependent the coefficients are those of least norm. Raises InputError
+    for shapes that differ and for values that are not finite.
     """
+    features = real(features, "features", "gradient_form")
+    backpropagated = real(backpropagated, "backpropagated", "gradient_form")
     if features.shape != backpropagated.shape or features.ndim != 2:
         raise InputError(
             f"gradient_form: features {features.shape} and gradients {backpropagated.shape} must have one "
             "shape, (next tokens, contextual tokens)."
         )
+    arrays("gradient_form", features=(features, "K C"), backpropagated=(backpropagated, "K C"))
     coefficients = np.linalg.lstsq(features.T, backpropagated.T, rcond=None)[0].T
     norms = np.linalg.norm(backpropagated, axis=1)
     misses = np.linalg.norm(backpropagated - coefficients @ features, axis=1)
@@ -102,11 +111,11 @@ def gradient_form(features: Floats, backpropagated: Floats) -> GradientForm:
 
 def _own_time(time: ArrayLike, eta_y: float, classes: int, outputs: int) -> Floats:
     """eta_Y t / K, after checking what it is made of."""
-    time = np.asarray(time, dtype=np.float64)
-    if not (np.isfinite(eta_y) and eta_y > 0):
-        raise InputError(f"the decoder's closed form: eta_y = {eta_y} must be finite and above 0.")
+    where = "the decoder's closed form"
+    time, eta_y = real(time, "time", where), positive(eta_y, "eta_y", where)
     if not np.isfinite(time).all() or (time < 0).any():
         raise InputError("the decoder's closed form: times must be finite and at least 0.")
+    classes, outputs = whole(classes, "classes", where, least=0), whole(outputs, "outputs", where, least=0)
     if classes < 1 or outputs < max(classes, 2):
         raise InputError(
             f"the decoder's closed form: {classes} next tokens among outputs = {outputs} logits; it needs at "

@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import entr, logsumexp
 
 from joma.errors import InputError
+from joma.theory._signals_arguments import NotFiniteError, arrays, finite, matching, real, whole
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -40,14 +41,22 @@ def attended(frequencies: ArrayLike, logits: ArrayLike) -> Floats:
     T -> infinity. Tokens of frequency zero get zero. Raises InputError for negative frequencies, for
     rows without a token, and for logits that are not finite.
     """
-    frequencies = np.asarray(frequencies, dtype=np.float64)
-    logits = np.asarray(logits, dtype=np.float64)
+    frequencies = real(frequencies, "frequencies", "attended")
+    logits = real(logits, "logits", "attended")
+    columns = frequencies.shape[-1:]
+    if not all(columns) or frequencies.ndim == 0 or logits.shape[-1:] not in (columns, (1,)):
+        raise InputError(
+            f"attended: frequencies {frequencies.shape} and logits {logits.shape} do not match; "
+            "give (..., C) of each."
+        )
     if not np.isfinite(logits).all():
         raise InputError("attended: the attention logits are not finite; lower the learning rates.")
     if (frequencies < 0).any() or not np.isfinite(frequencies).all():
         raise InputError("attended: frequencies must be finite and at least 0.")
     if not (frequencies > 0).any(axis=-1).all():
         raise InputError("attended: a row of frequencies has no token; give each row a positive entry.")
+    if frequencies.shape != logits.shape:
+        matching("attended", frequencies=frequencies.shape, logits=logits.shape)
     with np.errstate(divide="ignore"):  # log 0 = -inf is what an absent token should have
         scores = logits + np.log(frequencies)
     shifted = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -55,9 +64,15 @@ def attended(frequencies: ArrayLike, logits: ArrayLike) -> Floats:
 
 
 def unit(vectors: ArrayLike) -> Floats:
-    """f = c / |c|_2 along the last axis: what the slides write as LN (no mean is subtracted)."""
-    vectors = np.asarray(vectors, dtype=np.float64)
-    return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True))
+    """f = c / |c|_2 along the last axis: what the slides write as LN (no mean is subtracted).
+
+    Raises InputError for a vector of zeros and for values that are not finite.
+    """
+    vectors = real(vectors, "vectors", "unit")
+    norms = np.linalg.norm(np.atleast_1d(vectors), axis=-1, keepdims=True)
+    if not ((norms > 0) & (norms < np.inf)).all():
+        raise InputError("unit: a vector has no finite length above 0; leave out zeros and infinities.")
+    return np.asarray(vectors / norms)
 
 
 def distinct_entropy(mass: ArrayLike, distinct: ArrayLike) -> Floats:
@@ -66,7 +81,11 @@ def distinct_entropy(mass: ArrayLike, distinct: ArrayLike) -> Floats:
     What Scan&Snap Fig. 6 averages over n. ``mass`` c (..., K, C), ``distinct`` (K, C) true where token l
     is distinct to n. Raises InputError where a class has no mass on a distinct token.
     """
-    kept = np.where(distinct, np.asarray(mass, dtype=np.float64), 0.0)
+    given = finite(mass, "mass", "distinct_entropy")
+    matching("distinct_entropy", mass=given.shape, distinct=np.shape(distinct))
+    if (given < 0).any():
+        raise InputError(f"distinct_entropy: a mass is {given.min():g}; give masses of 0 or more.")
+    kept = np.where(distinct, given, 0.0)
     total = kept.sum(axis=-1, keepdims=True)
     if not (total > 0).all():
         raise InputError(
@@ -80,11 +99,26 @@ def predictions(decoder: ArrayLike, features: ArrayLike, multiplicity: ArrayLike
     """alpha = softmax(Y^T f), shape (..., K, V), of ``features`` (..., K, C) and Y (..., C, V).
 
     ``multiplicity`` (V,) says how many equal logits a column of Y stands for (see
-    :func:`lumped_multiplicity`); alpha then holds the total of those probabilities.
+    :func:`lumped_multiplicity`); alpha then holds the total of those probabilities. Raises
+    InputError for shapes that do not match and for logits that are not finite.
     """
-    scores = np.asarray(features, dtype=np.float64) @ np.asarray(decoder, dtype=np.float64)
+    f, y = real(features, "features", "predictions"), real(decoder, "decoder", "predictions")
+    if f.ndim < 2 or y.ndim < 2 or f.shape[-1] != y.shape[-2]:
+        raise InputError(
+            f"predictions: features {f.shape} and decoder {y.shape} do not match; give (..., K, C) and "
+            "(..., C, V)."
+        )
+    matching("predictions", features=f.shape[:-2], decoder=y.shape[:-2])
+    scores = f @ y
     if multiplicity is not None:
-        scores = scores + np.log(np.asarray(multiplicity, dtype=np.float64))
+        m = real(multiplicity, "multiplicity", "predictions")
+        if m.shape != y.shape[-1:] or not (m > 0).all():
+            raise InputError(
+                f"predictions: multiplicity {m.shape} must be above 0 for each of {y.shape[-1]} columns."
+            )
+        scores = scores + np.log(m)
+    if not np.isfinite(scores).all():
+        raise NotFiniteError("predictions: the decoder's logits are not finite; lower the learning rates.")
     return np.asarray(np.exp(scores - logsumexp(scores, axis=-1, keepdims=True)))
 
 
@@ -93,7 +127,8 @@ def lumped_multiplicity(classes: int, outputs: int) -> Floats:
 
     From Y(0) = 0 the M - K columns of tokens that never come next stay equal, so one stands for all.
     """
-    if outputs < classes:
+    whole(classes, "classes", "lumped_multiplicity", least=1)
+    if whole(outputs, "outputs", "lumped_multiplicity", least=1) < classes:
         raise InputError(
             f"lumped_multiplicity: outputs M = {outputs} is less than the {classes} next tokens."
         )
@@ -138,8 +173,22 @@ def velocities(
     have leading axes that broadcast. Class n is column n of Y.
     ``normalised=False`` decodes c_n itself instead of f_n = c_n/|c_n|: then
     z_m' = eta_Z sum_n P(n) c_n * (g_n - c_n . g_n), which is the softmax's own Jacobian.
+    Raises InputError for shapes that do not match, and for a psi that names no row of ``logits``.
     """
-    classes = conditional.shape[-2]
+    classes, tokens = conditional.shape[-2:]
+    if (
+        decoder.shape[-2] != tokens
+        or decoder.shape[-1] < classes
+        or logits.shape[-1] != tokens
+        or last_of_next.shape != (classes,)
+        or class_probability.shape[-1:] != (classes,)
+        or not 0 <= last_of_next.min() <= last_of_next.max() < logits.shape[-2]
+    ):
+        raise InputError(
+            f"velocities: decoder {decoder.shape}, logits {logits.shape}, conditional {conditional.shape}, "
+            f"last_of_next {last_of_next.shape} and class_probability {class_probability.shape} do not "
+            "match; give (C, V), (L, C), (K, C), K rows of logits and (K,)."
+        )
     mass = attended(conditional, logits[..., last_of_next, :])
     features = unit(mass) if normalised else mass
     alpha = predictions(decoder, features, multiplicity)
@@ -152,7 +201,7 @@ def velocities(
     weight = class_probability[..., None]
     decoder_velocity = eta_y * np.swapaxes(features * weight, -1, -2) @ share
     backpropagated = residual @ np.swapaxes(decoder, -1, -2)
-    attention = attention_pull(features, backpropagated, normalised=normalised)
+    attention = _pull(features, backpropagated, normalised)
     # membership[m, n] says that class n ends in last token m
     membership = (last_of_next == np.arange(logits.shape[-2])[:, None]).astype(np.float64)
     logits_velocity = eta_z * membership @ (weight * attention)
@@ -165,6 +214,13 @@ def attention_pull(features: Floats, backpropagated: Floats, *, normalised: bool
     For features f = c/|c| it is f * (P_perp g) = diag(c) (P_perp/|c|) g, the slides' gradient; without
     normalisation (features c, of sum one) it is the softmax's own (diag(c) - c c^T) g.
     """
+    features, backpropagated = arrays(
+        "attention_pull", features=(features, "... C"), backpropagated=(backpropagated, "... C")
+    )
+    return _pull(features, backpropagated, normalised)
+
+
+def _pull(features: Floats, backpropagated: Floats, normalised: bool) -> Floats:
     along = (features * backpropagated).sum(axis=-1, keepdims=True)
     removed = features * along if normalised else along
     return np.asarray(features * (backpropagated - removed))

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from joma.errors import InputError
+from joma.theory._signals_arguments import arrays, finite, real
 
 Floats = NDArray[np.float64]
 
@@ -37,13 +38,13 @@ def pull_of_form(features: ArrayLike, cross: ArrayLike) -> Floats:
     coefficient of f_n itself drop out under P_perp. Sum over the classes of one last token, weighted by
     P(n) eta_Z, for z_m'.
     """
-    f = np.asarray(features, dtype=np.float64)
-    weight = np.array(cross, dtype=np.float64)
-    if weight.shape[-2:] != (f.shape[-2], f.shape[-2]):
+    f, weight = finite(features, "features", "pull_of_form"), real(cross, "cross", "pull_of_form").copy()
+    if f.ndim < 2 or weight.shape[-2:] != (f.shape[-2], f.shape[-2]):
         raise InputError(
-            f"pull_of_form: cross has shape {weight.shape} for {f.shape[-2]} features; it needs one row and "
-            "one column for each."
+            f"pull_of_form: cross has shape {weight.shape} for features of shape {f.shape}; it needs one row "
+            "and one column for each."
         )
+    arrays("pull_of_form", features=(f, "... K C"), cross=(weight, "... K K"))
     own = np.arange(f.shape[-2])
     weight[..., own, own] = 0.0
     along = (weight * (f @ f.swapaxes(-1, -2))).sum(axis=-1, keepdims=True)
@@ -55,7 +56,7 @@ def relative_gain(mass: ArrayLike, other: ArrayLike) -> Floats:
 
     c and the unnormalised c~ give the same. Raises InputError where the other token has no mass.
     """
-    mass, other = np.asarray(mass, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    mass, other = arrays("relative_gain", mass=(mass, "..."), other=(other, "..."))
     if not (other > 0).all():
         raise InputError(
             "relative_gain: the token compared with has no mass; compare tokens with P(l|n) > 0."
@@ -65,7 +66,8 @@ def relative_gain(mass: ArrayLike, other: ArrayLike) -> Floats:
 
 def gain_factor(logit: ArrayLike, start: ArrayLike = 0.0) -> Floats:
     """Theorem 3's chi_l = exp(2 (z_l(t) - z_l(0))): r_{l/l'}(t) = r_{l/l'}(0) chi_l(t)."""
-    return np.asarray(np.exp(2 * (np.asarray(logit, dtype=np.float64) - np.asarray(start, dtype=np.float64))))
+    z, z0 = arrays("gain_factor", logit=(logit, "..."), start=(start, "..."))
+    return np.asarray(np.exp(2 * (z - z0)))
 
 
 def gain_bounds(feature_start: ArrayLike, gain: ArrayLike) -> tuple[Floats, Floats]:
@@ -74,8 +76,8 @@ def gain_bounds(feature_start: ArrayLike, gain: ArrayLike) -> tuple[Floats, Floa
     From dz_l0 = f_nl0^2 dB_n; the lower bound needs f_nl0 not to fall below its start, which holds where
     the common tokens are falling.
     """
-    gain = np.asarray(gain, dtype=np.float64)
-    return np.exp(2 * np.asarray(feature_start, dtype=np.float64) ** 2 * gain), np.exp(2 * gain)
+    f, b = arrays("gain_bounds", feature_start=(feature_start, "..."), gain=(gain, "..."))
+    return np.exp(2 * f**2 * b), np.exp(2 * b)
 
 
 def distinct_clock(logit: ArrayLike, start_mass: ArrayLike, start: ArrayLike = 0.0) -> Floats:
@@ -84,8 +86,12 @@ def distinct_clock(logit: ArrayLike, start_mass: ArrayLike, start: ArrayLike = 0
     ``start_mass`` is c~_nl(0) = P(l|n) exp(z_ml(0)). Equivalent to Theorem 3, and independent of which
     pair of tokens is compared.
     """
-    rise = np.asarray(logit, dtype=np.float64) - np.asarray(start, dtype=np.float64)
-    return np.asarray(-np.expm1(-2 * rise) / np.asarray(start_mass, dtype=np.float64) ** 2)
+    z, mass, z0 = arrays(
+        "distinct_clock", logit=(logit, "..."), start_mass=(start_mass, "..."), start=(start, "...")
+    )
+    if not (mass > 0).all():
+        raise InputError(f"distinct_clock: a start mass is {mass.min():g}; give tokens with mass above 0.")
+    return np.asarray(-np.expm1(-2 * (z - z0)) / mass**2)
 
 
 def losers_limit(start_mass: ArrayLike, strongest: ArrayLike) -> Floats:
@@ -93,7 +99,10 @@ def losers_limit(start_mass: ArrayLike, strongest: ArrayLike) -> Floats:
 
     inf for a token as strong as the strongest: ties diverge together.
     """
-    ratio = np.asarray(start_mass, dtype=np.float64) / np.asarray(strongest, dtype=np.float64)
+    mass, top = arrays("losers_limit", start_mass=(start_mass, "..."), strongest=(strongest, "..."))
+    if not (top > 0).all():
+        raise InputError(f"losers_limit: the strongest token has mass {top.min():g}; it must be above 0.")
+    ratio = mass / top
     if (ratio > 1).any() or (ratio < 0).any():
         raise InputError(
             f"losers_limit: a ratio of {ratio.max():g} to the strongest token; the strongest has the largest "

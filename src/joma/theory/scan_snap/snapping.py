@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from joma.errors import InputError
+from joma.theory._signals_arguments import arrays, finite, positive, real, whole
 from joma.theory.scan_snap.decoder import decoder_logit, decoder_logit_late
 
 Floats = NDArray[np.float64]
@@ -75,13 +76,19 @@ def scanning_gain(time: ArrayLike, *, eta_y: float, eta_z: float, classes: int, 
     It rises in both rates. Once h has turned logarithmic (see
     :func:`joma.theory.scan_snap.decoder.half_speed_time`), B falls in eta_Y at fixed eta_Z.
     """
-    factor = _factor(eta_y, eta_z, classes, constant)
-    h = eta_y * np.asarray(time, dtype=np.float64) / classes
+    factor, t = _factor(eta_y, eta_z, classes, constant), finite(time, "time", "scanning_gain")
+    if (t < 0).any():
+        raise InputError(f"scanning_gain: a time is {t.min():g}; give times of 0 or more.")
+    h = eta_y * t / classes
     return np.asarray(np.log1p(factor * h**2) / 4)
 
 
 def snap_time_printed(*, eta_y: float, classes: int, outputs: int) -> float:
     """The slides' t_0 = 2 K ln M / eta_Y, an order of magnitude; the decoder's half-speed time is exact."""
+    where = "snap_time_printed"
+    positive(eta_y, "eta_y", where)
+    whole(classes, "classes", where, least=1)
+    whole(outputs, "outputs", where, least=1)
     return float(2 * classes * np.log(outputs) / eta_y)
 
 
@@ -92,9 +99,9 @@ def overlap_exponent(common: ArrayLike, distinct: ArrayLike, sharing: int) -> Fl
     ``sharing`` kappa, the next tokens that share n's last token. Uses dz_l = f_l^2 dB (distinct) and
     dz_CT = -kappa (1 - f_CT^2) dB (the one common token), exact where Theorem 1's form is.
     """
-    if sharing < 1:
+    if whole(sharing, "sharing", "overlap_exponent", least=0) < 1:
         raise InputError(f"overlap_exponent: sharing = {sharing}; at least the next token itself counts.")
-    common, distinct = np.asarray(common, dtype=np.float64), np.asarray(distinct, dtype=np.float64)
+    common, distinct = arrays("overlap_exponent", common=(common, "..."), distinct=(distinct, "... D"))
     return np.asarray(-2 * (sharing * (1 - common**2) ** 2 + (distinct**4).sum(axis=-1)))
 
 
@@ -104,17 +111,22 @@ def fitted_exponent(strength: ArrayLike, gain: ArrayLike) -> float:
     With strength = xi/gamma this is what the hypothesis says to be -4; with strength = f_n . f_n' it is
     what :func:`overlap_exponent` predicts. Raises InputError where there is nothing to fit.
     """
-    x, y = np.asarray(gain, dtype=np.float64), np.asarray(strength, dtype=np.float64)
+    x, y = real(gain, "gain", "fitted_exponent"), real(strength, "strength", "fitted_exponent")
     if x.shape != y.shape or x.ndim != 1 or x.size < 2 or not (y > 0).all() or np.ptp(x) == 0:
         raise InputError(
             "fitted_exponent: needs at least two points of positive strength along a gain that moves; choose "
             "a longer stretch, after the start (where xi is still zero)."
         )
+    arrays("fitted_exponent", gain=(x, "points"), strength=(y, "points"))
     return float(np.polyfit(x, np.log(y), 1)[0])
 
 
 def _factor(eta_y: float, eta_z: float, classes: int, constant: float) -> float:
     """2 K eta_Z/(C0 eta_Y), after checking what it is made of."""
+    numbers = {"eta_y": eta_y, "eta_z": eta_z, "classes": classes, "constant": constant}
+    for name, value in numbers.items():
+        if not np.isfinite(real(value, name, "Theorem 4")).all():
+            raise InputError(f"Theorem 4: {name} = {value!r} is not finite; give a finite number.")
     if not (eta_y > 0 and eta_z >= 0 and constant > 0 and classes >= 1):
         raise InputError(
             f"Theorem 4: eta_y = {eta_y}, eta_z = {eta_z}, K = {classes}, C0 = {constant}; eta_y, K and C0 "
