@@ -62,6 +62,10 @@ def integrate(
     kappa = positive("salience_flow.integrate", "kappa", kappa)
     with np.errstate(over="ignore"):
         gap = within_floats("salience_flow: 1 - v0/mu", 1.0 - start / m, "bring v0 and mu nearer")
+        if attention in ("exp", "softmax") and not np.all(0.5 * kappa * start * start < 700.0):
+            raise InputError(
+                "salience_flow.integrate: exp(kappa v0^2/2) is no float64; keep kappa v0^2/2 below 700."
+            )
     side = np.sign(gap)
     rate = _attention(attention, m, start, kappa, c, bbar)
 
@@ -121,6 +125,8 @@ def integrate_following_softmax(
         gain = m * (1.0 - remaining) * m * remaining * size * b
         return np.concatenate([size * b, gain - b * gain.sum()])
 
+    if t[-1] == 0.0:
+        return Course(m, t, np.zeros((1, size)), np.ones(size)), np.array(logits)[None]
     solution = solve_ivp(
         slope,
         (0.0, float(t[-1])),
@@ -171,9 +177,12 @@ def acting_attention(times: ArrayLike, v: ArrayLike, mu: ArrayLike) -> tuple[Arr
     told = np.flatnonzero(np.all(gap > 1e-9, axis=1))
     if told.size < 2:
         raise InputError("acting_attention: no two times at which every v is still below its mu.")
-    slopes = np.diff(-np.log(gap[told]), axis=0) / np.diff(moments[told])[:, None]
+    with np.errstate(all="ignore"):
+        slopes = np.diff(-np.log(gap[told]), axis=0) / np.diff(moments[told])[:, None]
     between = 0.5 * (weights[told][1:] + weights[told][:-1])
-    return slopes / slopes.sum(axis=1, keepdims=True), between
+    with np.errstate(all="ignore"):
+        shares = slopes / slopes.sum(axis=1, keepdims=True)
+    return within_floats(where, shares, "give times at which v moves, further apart"), between
 
 
 def script_dynamics(

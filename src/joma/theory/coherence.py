@@ -338,7 +338,8 @@ def _check_size(tokens: int, dimension: int, where: str) -> None:
 
 def _check_epsilon(tokens: int, epsilon: float, where: str) -> None:
     # epsilon's square must be a float.
-    if whole(where, "tokens", tokens) < 2 or not 1e-150 < number(where, "epsilon", epsilon) < 1:
+    given = number(where, "epsilon", epsilon)
+    if whole(where, "tokens", tokens) < 2 or not 1e-150 < given < 1:
         raise InputError(
             f"{where}: needs at least two tokens (got {tokens}) and 0 < epsilon = {epsilon:g} < 1."
         )

@@ -259,4 +259,8 @@ def _check(norm: float, rho_minus: float, distance: float, a_plus: float, s: int
             raise InputError(
                 f"critical_points: the fourth power of {name} = {value:g} is beyond float64; rescale it."
             )
-    return s * distance + number("critical_points", "rho_minus", rho_minus)
+    if not abs(number("critical_points", "rho_minus", rho_minus)) < 1e75:
+        raise InputError(
+            f"critical_points: rho_minus = {rho_minus:g} is far beyond any law; ask nearer to 0."
+        )
+    return s * distance + rho_minus

@@ -91,7 +91,10 @@ def gate_moments(law: IsotropicLaw, gate: Gate, r: float, norm: float) -> tuple[
 
 def gate_moments_printed(law: IsotropicLaw, gate: Gate, r: float, norm: float) -> tuple[float, float]:
     """(theta_1, theta_2)/(|v|, |v|^2) as Eq. 23 and 40-41 have them: right only at |v| = 1."""
-    norm = positive("gate_moments_printed", "norm", norm)
+    if not 1e-150 < positive("gate_moments_printed", "norm", norm) < 1e150:
+        raise InputError(
+            f"gate_moments_printed: the square of norm = {norm:g} is beyond float64; rescale it."
+        )
     theta_1, theta_2 = gate_moments(law, gate, r, 1.0)
     return theta_1 / norm, theta_2 / norm**2
 
@@ -194,8 +197,9 @@ def theta_derivatives(law: IsotropicLaw, gate: HomogeneousGate, rho: ArrayLike) 
     phi' (printed: phi) is c_- 1[x < 0] + c_+ 1[x > 0].
     """
     _check("theta_derivatives", law, gate)
-    p = (gate.plus - gate.minus) * law.density(rho)
-    return p, np.asarray(-np.asarray(rho) * p)
+    at = finite("theta_derivatives", "rho", rho)
+    p = (gate.plus - gate.minus) * law.density(at)
+    return p, np.asarray(-at * p)
 
 
 def theta_derivatives_printed(
@@ -203,8 +207,9 @@ def theta_derivatives_printed(
 ) -> tuple[Array, Array]:
     """Lemma 5 as printed, with c_- + c_+: a linear phi would give theta_1' = 2 p_n instead of 0."""
     _check("theta_derivatives_printed", law, gate)
-    p = (gate.plus + gate.minus) * law.density(rho)
-    return p, np.asarray(-np.asarray(rho) * p)
+    at = finite("theta_derivatives_printed", "rho", rho)
+    p = (gate.plus + gate.minus) * law.density(at)
+    return p, np.asarray(-at * p)
 
 
 def _integral(law: IsotropicLaw, value: Callable[[float], float], kink: float) -> float:

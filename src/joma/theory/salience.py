@@ -44,6 +44,7 @@ PRINTED_LAMBDA_BOUND = float(np.sqrt(2 * np.pi) + 2)
 
 # exp(mu^2 / 2) must be a float, with room for times and ratios.
 _LARGEST_EXPONENT = 700.0
+_LARGEST_GAP = 1e150
 
 
 @dataclass(frozen=True)
@@ -334,7 +335,9 @@ def _components(mu: ArrayLike, v0: ArrayLike, kappa: float) -> tuple[Array, Arra
         raise InputError(f"salience: v0 has shape {v.shape}; give one finite number or {m.size} of them.")
     _check_final_rate(v, kappa, "v0")
     with np.errstate(over="ignore"):
-        gap = within_floats("salience: 1 - v0/mu", 1.0 - v / m, "leave out components of mu next to 0")
+        gap = 1.0 - v / m
+    if not np.all(np.abs(gap) < _LARGEST_GAP):
+        raise InputError("salience: the square of 1 - v0/mu is beyond float64; bring v0 and mu nearer.")
     if np.any(gap == 0):
         raise InputError("salience: a component starts at v0 = mu, where nothing moves; leave it out.")
     return np.sqrt(kappa) * np.abs(m), np.sign(gap), -np.log(np.abs(gap)) + 0.0
