@@ -62,7 +62,8 @@ def integrate(
     kappa = positive("salience_flow.integrate", "kappa", kappa)
     with np.errstate(over="ignore"):
         gap = within_floats("salience_flow: 1 - v0/mu", 1.0 - start / m, "bring v0 and mu nearer")
-        if attention in ("exp", "softmax") and not np.all(0.5 * kappa * start * start < 700.0):
+        within = (0.5 * kappa * start * start < 700.0) & (np.abs(start) < 1e150)
+        if attention in ("exp", "softmax") and not np.all(within):
             raise InputError(
                 "salience_flow.integrate: exp(kappa v0^2/2) is no float64; keep kappa v0^2/2 below 700."
             )
