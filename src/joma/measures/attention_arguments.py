@@ -105,7 +105,7 @@ def _tensor(name: str, given: Any) -> Tensor:
         if isinstance(given, Tensor | np.ndarray):
             return torch.as_tensor(given)
     except (TypeError, ValueError):  # strings and objects; strides that PyTorch has not
-        given = f"array of {given.dtype} with strides {given.strides}"
+        given = f"NumPy array of {given.dtype} with strides {given.strides}"
     kind = given if isinstance(given, str) else type(given).__name__
     raise InputError(f"attention_entropy: {name} is a {kind}; give a tensor or a NumPy array of numbers.")
 
