@@ -58,7 +58,7 @@ def test_page_counts_claims_and_shows_settings(page: Path) -> None:
 
 def test_numbers() -> None:
     shown = [(None, ""), (float("nan"), ""), (3, "3"), (3.0, "3"), (0.123456, "0.1235"), (1e-9, "1e-09")]
-    shown += [(True, "True"), ("x", "x")]
+    shown += [(True, "True"), ("x", "x"), (float("inf"), "inf"), (-float("inf"), "-inf")]
     for value, text in shown:
         assert format_number(value) == text
 

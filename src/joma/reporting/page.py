@@ -99,7 +99,7 @@ def format_number(value: Any) -> str:
         return ""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
-    if isinstance(value, int) or (value == int(value) and abs(value) < 1e6):
+    if isinstance(value, int) or (abs(value) < 1e6 and value == int(value)):
         return str(int(value))
     return f"{value:.4g}"
 
