@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -73,7 +73,9 @@ def watch(
 
 
 @dataclass(frozen=True)
-class _Record:
+class Record:
+    """One attention of one pass: step, module, its number within the pass, the dtype it ran in."""
+
     step: int
     module: str
     call: int
@@ -123,7 +125,7 @@ class Watch:
         self.step = 0
         self._model_name = type(model).__name__
         self._owners = Owners(model, self._pass_started)
-        self._records: list[_Record] = []
+        self._records: list[Record] = []
         self._coverage: dict[str, _Coverage] = {}
         self._calls: Counter[tuple[int, str]] = Counter()
         self._current = 0
@@ -223,7 +225,7 @@ class Watch:
             number = self._calls[self._current, name]
             self._calls[self._current, name] += 1
             dtype = str(call.dtype).removeprefix("torch.")
-            self._records.append(_Record(self._current, name, number, dtype, measured))
+            self._records.append(Record(self._current, name, number, dtype, measured))
             self._note(name, call.route, call.operation, "measured")
 
         return count
@@ -315,6 +317,33 @@ class Watch:
         """
         import pandas
 
+        parts = []
+        for layer, record, measured in self.measured():
+            columns = measured.columns()
+            size = len(columns["value"])
+            identity: dict[str, Any] = {
+                "step": record.step,
+                "layer": layer,
+                "module": record.module,
+                "call": record.call,
+                "metric": measured.name,
+                "unit": measured.unit,
+                "dtype": record.dtype,
+            }
+            part: dict[str, Any] = {key: np.repeat(np.asarray([v]), size) for key, v in identity.items()}
+            parts.append(pandas.DataFrame({**part, **columns}))
+        table = pandas.concat(parts, ignore_index=True)
+        first = ["step", "layer", "module", "call", "head"]
+        places = [name for name in ("sample", "position") if name in table]
+        last = ["error_bound", *(c for c in ("standard_error",) if c in table), "dtype", "count"]
+        return table[[*first, *places, "metric", "value", "unit", *last]]
+
+    def measured(self) -> Iterator[tuple[int, Record, Measured]]:
+        """What :meth:`table` is made of, as tensors on their device: layer, record and one statistic.
+
+        Raises:
+            InputError: as :meth:`table`.
+        """
         failed = {n: e for n, e in self._coverage.items() if e.status == "not measured"}
         if failed:
             name, entry = next(iter(failed.items()))
@@ -332,27 +361,11 @@ class Watch:
                 stacklevel=2,
             )
         order = {name: number for number, name in enumerate(self._coverage)}
-        parts = []
         for record in self._records:
+            layer = self._layer(record.module, order[record.module])
+            named = replace(record, module=record.module or self._model_name)
             for measured in record.measured:
-                columns = measured.columns()
-                size = len(columns["value"])
-                identity: dict[str, Any] = {
-                    "step": record.step,
-                    "layer": self._layer(record.module, order[record.module]),
-                    "module": record.module or self._model_name,
-                    "call": record.call,
-                    "metric": measured.name,
-                    "unit": measured.unit,
-                    "dtype": record.dtype,
-                }
-                part: dict[str, Any] = {key: np.repeat(np.asarray([v]), size) for key, v in identity.items()}
-                parts.append(pandas.DataFrame({**part, **columns}))
-        table = pandas.concat(parts, ignore_index=True)
-        first = ["step", "layer", "module", "call", "head"]
-        places = [name for name in ("sample", "position") if name in table]
-        last = ["error_bound", *(c for c in ("standard_error",) if c in table), "dtype", "count"]
-        return table[[*first, *places, "metric", "value", "unit", *last]]
+                yield layer, named, measured
 
     def _layer(self, name: str, running_number: int) -> int:
         number = layer_number(name)
