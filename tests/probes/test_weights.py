@@ -165,3 +165,21 @@ def test_nothing_is_skipped_in_silence(tmp_path: Path) -> None:
     save_file({"model.layers.0.mlp.up_proj.qweight": torch.ones(2, 2, dtype=torch.int32)}, file)
     with pytest.raises(InputError, match="packed quantised weights"):
         probe_weights(tmp_path)
+
+
+def test_a_model_in_memory_is_probed_as_its_file_is(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from probe_models import tiny_model
+
+    for family in ("llama", "gpt2"):
+        model = tiny_model(family)
+        model.save_pretrained(tmp_path / family)
+        stored = probe_weights(tmp_path / family, attention=True)
+        memory = probe_weights(model, attention=True)
+        assert memory["value"].tolist() == stored["value"].tolist()
+        assert memory["matrix"].tolist() == stored["matrix"].tolist()
+        assert (memory["dtype"] == "F32").all()
+    with pytest.raises(InputError, match="Linear: none of its 2 tensors"):
+        probe_weights(torch.nn.Linear(3, 3))
+    with torch.device("meta"), pytest.raises(InputError, match="not in this process"):
+        probe_weights(tiny_model("llama"))

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from joma.errors import InputError, nearest
 from joma.measures.rank import effective_rank, stable_rank_estimate
 from joma.probes.checkpoints import Checkpoint, open_checkpoint
 from joma.probes.families import ATTENTION_ROLES, MLP_ROLES, Matrix, find_matrices
+from joma.probes.module_weights import weights_of
 from joma.progress import Progress
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _PACKED = ("qweight", "_blocks", "weight_packed", "quant_state")
 
 
 def probe_weights(
-    path: str | Path,
+    path: str | Path | nn.Module,
     *,
     roles: Sequence[str] = MLP_ROLES,
     attention: bool = False,
@@ -48,7 +49,7 @@ def probe_weights(
     few times the largest tensor. No model is built and transformers is not imported.
 
     Args:
-        path: a folder or file (see :func:`joma.probes.checkpoints.open_checkpoint`).
+        path: a folder or file (see :func:`joma.probes.checkpoints.open_checkpoint`), or a model in memory.
         roles: which matrices: the lower MLP and its gate by default; further :data:`ROLES`.
         attention: queries, keys, values and outputs of self and cross attention as well.
         statistics: of :data:`STATISTICS`. The effective rank needs whole spectra: minutes for a model
@@ -72,7 +73,7 @@ def probe_weights(
     wanted_roles = (*roles, *(role for role in ROLES if attention and role in _attention_names()))
     _check_names("role", wanted_roles, ROLES)
     _check_names("statistic", statistics, STATISTICS)
-    checkpoint = open_checkpoint(path)
+    checkpoint = weights_of(path) if isinstance(path, nn.Module) else open_checkpoint(path)
     matrices = _wanted(checkpoint, set(wanted_roles), None if layers is None else set(layers))
     by_tensor: dict[str, list[int]] = {}
     for number, matrix in enumerate(matrices):
