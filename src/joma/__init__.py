@@ -15,38 +15,49 @@ if TYPE_CHECKING:
     from joma.measures.entropy import entropy_of_logits, entropy_of_probabilities
     from joma.measures.rank import effective_rank, stable_rank, stable_rank_estimate
     from joma.measures.spectral_norm import spectral_norm
+    from joma.probes.loading import load_model
+    from joma.probes.probe import Probe, probe
     from joma.probes.watch import watch
     from joma.probes.weights import probe_weights
+    from joma.probing import write_probe
 
 __version__ = "0.1.0"
 
 _HOME = {
     "AttentionEntropy": "joma.measures.attention_entropy",
+    "Probe": "joma.probes.probe",
     "attention_entropy": "joma.measures.attention_entropy",
     "bounce": "joma.measures.bounce",
     "effective_rank": "joma.measures.rank",
     "entropy_of_logits": "joma.measures.entropy",
     "entropy_of_probabilities": "joma.measures.entropy",
+    "load_model": "joma.probes.loading",
+    "probe": "joma.probes.probe",
     "probe_weights": "joma.probes.weights",
     "spectral_norm": "joma.measures.spectral_norm",
     "stable_rank": "joma.measures.rank",
     "stable_rank_estimate": "joma.measures.rank",
     "watch": "joma.probes.watch",
+    "write_probe": "joma.probing",
 }
 
 __all__ = [
     "AttentionEntropy",
+    "Probe",
     "__version__",
     "attention_entropy",
     "bounce",
     "effective_rank",
     "entropy_of_logits",
     "entropy_of_probabilities",
+    "load_model",
+    "probe",
     "probe_weights",
     "spectral_norm",
     "stable_rank",
     "stable_rank_estimate",
     "watch",
+    "write_probe",
 ]
 
 

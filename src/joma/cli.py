@@ -22,7 +22,7 @@ _COMMANDS = {
     "check": "every theorem, lemma and erratum of the papers, verified numerically",
     "list": "the experiments, with the figure or table they reproduce and what they cost",
     "run": "one experiment: tables, figure, and the paper's claims against what was measured",
-    "probe": "stable ranks of a model's weights, straight from its checkpoint",
+    "probe": "attention entropy, stable ranks, salience ... of a real model",
     "report": "results as one self-contained HTML page",
 }
 _USAGE = (
@@ -249,21 +249,106 @@ def _check(words: list[str]) -> int:
 
 
 def _probe(words: list[str]) -> int:
-    parser = _parser("probe", _COMMANDS["probe"] + ", shard by shard, without building the model")
-    parser.add_argument("model", help="folder or file of safetensors, GGUF or .bin")
-    parser.add_argument("--weights", action="store_true", required=True, help="probe the weights")
-    parser.add_argument("--attention", action="store_true", help="query, key, value and output matrices too")
-    parser.add_argument("--certify", action="store_true", help="prove the error bounds")
-    parser.add_argument("--out", default="", help="write the whole table to this Parquet file")
+    parser = _parser("probe")
+    parser.add_argument(
+        "model", help="a folder, a .gguf file, or a name on the Hugging Face hub (id@revision)"
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--text", help="run it on this: a text file, a table, a .npy of token ids, a named corpus"
+    )
+    what.add_argument("--weights", action="store_true", help="weights alone, shard by shard, no model built")
+    parser.add_argument(
+        "--out",
+        default="",
+        help="directory of the results (--weights: a Parquet file); empty: runs/probe-MODEL",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="start over, whatever the directory holds")
+    parser.add_argument("--attention", action="store_true", help="ranks of query, key, value, output too")
+    parser.add_argument("--certify", action="store_true", help="with --weights: prove the error bounds")
+    with_text = parser.add_argument_group("with --text")
+    with_text.add_argument("--column", help="the table's column that holds the texts")
+    with_text.add_argument("--tokenizer", help="name or folder of a tokenizer, in place of the model's own")
+    with_text.add_argument("--length", type=int, help="tokens of a window (512, or the model's positions)")
+    with_text.add_argument("--tokens", type=int, help="tokens to read in all (at most 8192)")
+    with_text.add_argument("--batch-tokens", type=int, default=2048, help="tokens of a batch (2048)")
+    with_text.add_argument("--sections", help="of attention,ranks,coherence,joint_dynamics,salience (all)")
+    with_text.add_argument("--statistics", help="of the attention: entropy,renyi_2,self_mass, ...")
+    with_text.add_argument("--layers", help="numbers of the layers: 0,5,11 (all)")
+    with_text.add_argument("--heads", help="numbers of the heads (all)")
+    with_text.add_argument("--rows", type=float, help="share of the attention's rows to measure: 0.125 (all)")
+    with_text.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1")
+    with_text.add_argument("--dtype", help="float32, bfloat16 or float16 (float32 on a CPU)")
     _quiet_and_json(parser)
     options = _parse(parser, words)
+    return _probe_weights(options) if options.weights else _probe_text(options)
 
+
+def _probe_text(options: argparse.Namespace) -> int:
+    if options.certify:
+        raise InputError("joma probe: --certify goes with --weights.")
+    from joma.probing import ProbeRun
+    from joma.reporting.page import write_report
+    from joma.reporting.probe_text import probe_as_text
+    from joma.reporting.terminal import claims_as_text
+    from joma.runs import run_experiment
+
+    run = ProbeRun(
+        model=options.model,
+        text=options.text,
+        column=options.column,
+        tokenizer=options.tokenizer,
+        length=options.length,
+        tokens=options.tokens,
+        batch_tokens=options.batch_tokens,
+        sections=_words(options.sections),
+        statistics=_words(options.statistics),
+        layers=_numbers("--layers", options.layers),
+        heads=_numbers("--heads", options.heads),
+        rows=options.rows,
+        attention_matrices=options.attention,
+        device=options.device,
+        dtype=options.dtype,
+    )
+    slug = re.sub(r"[^\w.-]+", "-", options.model).strip("-.")
+    directory = Path(options.out or f"runs/probe-{slug}")
+    done = run_experiment(run, directory, overwrite=options.overwrite, quiet=options.quiet)
+    page = write_report([done], directory / "report.html")
+    if options.json:
+        tables = {
+            name: json.loads(table.to_json(orient="records", double_precision=15))
+            for name, table in done.tables.items()
+        }
+        claims = [claim.as_dict() for claim in done.claims]
+        print(json.dumps({"directory": str(directory), "tables": tables, "claims": claims}, indent=1))
+    else:
+        print(probe_as_text(done.tables))
+        print(claims_as_text(done.claims))
+        print(f"{page}")
+    return 0
+
+
+def _words(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _numbers(option: str, text: str | None) -> tuple[int, ...] | None:
+    words = _words(text)
+    if words is None:
+        return None
+    if not all(word.isdigit() for word in words):
+        raise InputError(f"joma probe: {option} {text} is no list of numbers; write 0,5,11.")
+    return tuple(int(word) for word in words)
+
+
+def _probe_weights(options: argparse.Namespace) -> int:
     from joma.files import whole_file
+    from joma.probes.loading import resolve
     from joma.probes.weights import probe_weights
     from joma.progress import Progress
 
     table = probe_weights(
-        options.model,
+        resolve(options.model),
         attention=options.attention,
         certify=options.certify,
         progress=Progress(quiet=options.quiet),

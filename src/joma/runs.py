@@ -108,19 +108,50 @@ def run_experiment(
             if not (directory / "parts").exists() and not (directory / "checkpoints").exists():
                 (directory / _SETTINGS).unlink(missing_ok=True)
             raise
-        for name, table in tables.items():
-            _write_table(directory / f"{name}.parquet", table)
-        # Tables read back are what the figure and the claims are made of, now and later.
-        tables = {name: _read_table(directory / f"{name}.parquet") for name in tables}
-        _write_figures(experiment, tables, directory)
-        claims = experiment.claims(tables)
         seconds = round(time.monotonic() - started, 1)
-        finished = {**description, "tables": sorted(tables), "seconds_of_last_try": seconds}
-        _write_yaml(directory / _SETTINGS, finished)
-        _write_json_claims(directory, claims)
-        for leftover in ("parts", "checkpoints"):
-            shutil.rmtree(directory / leftover, ignore_errors=True)
-        return read_run(directory)
+        return _finish(experiment, directory, {**description, "seconds_of_last_try": seconds}, tables)
+
+
+def record_run(
+    experiment: Experiment,
+    directory: Path,
+    tables: Mapping[str, pandas.DataFrame],
+    *,
+    overwrite: bool = False,
+) -> Run:
+    """A run directory of tables that were measured before; one that holds a run is only written over.
+
+    Raises:
+        RunDirectoryError: the directory holds something already, is in use, or cannot be written.
+        UnfinishedError: the disk is full.
+    """
+    with _held(directory):
+        description = _describe(experiment, "")
+        if not (overwrite and _clear(directory)):
+            _check_identity(directory, description)
+            if (directory / _SETTINGS).exists():
+                raise RunDirectoryError(f"{directory} holds a run; choose another, or overwrite it.")
+        _write_yaml(directory / _SETTINGS, description)
+        return _finish(experiment, directory, description, tables)
+
+
+def _finish(
+    experiment: Experiment,
+    directory: Path,
+    description: Mapping[str, Any],
+    tables: Mapping[str, pandas.DataFrame],
+) -> Run:
+    for name, table in tables.items():
+        _write_table(directory / f"{name}.parquet", table)
+    # Tables read back are what the figure and the claims are made of, now and later.
+    tables = {name: _read_table(directory / f"{name}.parquet") for name in tables}
+    _write_figures(experiment, tables, directory)
+    claims = experiment.claims(tables)
+    _write_yaml(directory / _SETTINGS, {**description, "tables": sorted(tables)})
+    _write_json_claims(directory, claims)
+    for leftover in ("parts", "checkpoints"):
+        shutil.rmtree(directory / leftover, ignore_errors=True)
+    return read_run(directory)
 
 
 def write_claims(
@@ -156,7 +187,7 @@ def read_run(directory: Path) -> Run:
     if not _is_finished(directory):
         raise RunDirectoryError(
             f"the run in {directory} is not finished; continue it with: "
-            f"joma run {description.get('experiment')} --out {directory}"
+            f"{description.get('command', 'joma run ' + str(description['experiment']))} --out {directory}"
         )
     try:
         claims = [Claim(**fields) for fields in json.loads((directory / _CLAIMS).read_text("utf-8"))]
@@ -198,9 +229,10 @@ def _describe(experiment: Experiment, preset: str) -> dict[str, Any]:
     }
     return {
         "experiment": experiment.name(),
-        "title": experiment.title,
+        "title": experiment.heading(),
         "reproduces": experiment.reproduces,
         "preset": preset,
+        "command": experiment.command(),
         "settings": settings,
         **_environment(),
     }

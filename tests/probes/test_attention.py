@@ -78,13 +78,13 @@ def test_layers_and_heads_can_be_chosen() -> None:
         attention_statistics(model, [])
 
 
-@pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 40, 512, 4096])
-def test_position_bins_cover_all_positions_once(length: int) -> None:
-    edges = position_bins(length)
-    assert edges[0] == 0
-    assert edges[-1] == length
-    assert (np.diff(edges) > 0).all()
-    assert len(edges) < 120
+def test_position_bins_cover_all_positions_once() -> None:
+    for length in [*range(1, 700), 4096, 131_072]:
+        edges = position_bins(length)
+        assert edges[0] == 0
+        assert edges[-1] == length
+        assert (np.diff(edges) > 0).all()
+        assert len(edges) < 160
 
 
 def test_a_model_without_a_mask_takes_whole_windows_only() -> None:

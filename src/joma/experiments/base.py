@@ -117,6 +117,14 @@ class Experiment(ABC):
         """The experiment's name: that of its module."""
         return cls.__module__.rpartition(".")[2]
 
+    def heading(self) -> str:
+        """The run's title in a report."""
+        return self.title
+
+    def command(self) -> str:
+        """What a user types to run it, apart from the settings."""
+        return f"joma run {self.name()}"
+
     @classmethod
     def from_preset(cls, preset: str = "quick", **settings: Any) -> Self:
         """The experiment with a preset's settings, some of them replaced."""

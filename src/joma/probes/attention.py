@@ -202,7 +202,7 @@ def position_bins(length: int) -> NDArray[np.int64]:
     edges = list(range(min(_EXACT_POSITIONS, length)))
     edge = float(_EXACT_POSITIONS)
     while edge < length:
-        if round(edge) > edges[-1]:
+        if edges[-1] < round(edge) < length:
             edges.append(round(edge))
         edge = max(edge + 1, edge * _BIN_GROWTH)
     return np.asarray([*edges, length], dtype=np.int64)

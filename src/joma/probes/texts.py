@@ -299,9 +299,12 @@ def _limited(pieces: list[NDArray[np.int64]], tokens: int | None) -> list[NDArra
     wanted = TOKENS if tokens is None else tokens
     if available <= wanted:
         return pieces
-    count = min(len(pieces), math.ceil(len(pieces) * wanted / available))
-    chosen = np.linspace(0, len(pieces) - 1, count).round().astype(np.int64)
-    return [pieces[i] for i in np.unique(chosen)]
+    for count in range(max(1, int(len(pieces) * wanted / available)), len(pieces) + 1):
+        chosen = np.linspace(0, len(pieces) - 1, count).round().astype(np.int64)
+        found = [pieces[i] for i in chosen]
+        if sum(len(piece) for piece in found) >= wanted:
+            break
+    return found
 
 
 def _vocabulary(model: nn.Module | None, config: Any) -> int | None:

@@ -1,0 +1,225 @@
+"""``joma.probe``: what the papers speak of, measured on a real model that reads a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from joma.errors import InputError, nearest
+from joma.probes.attention import STATISTICS, attention_statistics
+from joma.probes.loading import LoadedModel, load_model
+from joma.probes.summary import layer_summary
+from joma.probes.texts import BATCH_TOKENS, TokenBatch, Windows, windows
+from joma.probes.weights import probe_weights
+from joma.progress import Progress
+
+if TYPE_CHECKING:
+    import pandas
+
+SECTIONS = ("attention", "ranks", "coherence", "joint_dynamics", "salience")
+"""What is measured: entropy and its like; stable ranks; cosines of representations; Theorem 1's prediction
+against the attention; token salience (one backward pass more than the others)."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What :func:`probe` found."""
+
+    tables: dict[str, pandas.DataFrame]
+    """``attention``, ``positions`` and ``coverage``, ``ranks``, ``coherence``, ``joint_dynamics``,
+    ``salience``, as far as they were asked for, one row per measurement, entropies in nats; ``layers``,
+    the means of a layer that one looks at first; ``model``, what was probed; and ``not_measured``, where a section does not apply to this model, with the reason."""
+
+
+def probe(
+    model: str | Path | nn.Module,
+    text: Any,
+    *,
+    tokenizer: Any = None,
+    revision: str | None = None,
+    column: str | None = None,
+    length: int | None = None,
+    tokens: int | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    sections: Sequence[str] | None = None,
+    statistics: Sequence[str] = STATISTICS,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    rows: float | None = None,
+    attention_matrices: bool = False,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype | None = None,
+    progress: Progress | None = None,
+) -> Probe:
+    """Measure a model on a text: attention entropy, stable ranks, coherence, joint dynamics, salience.
+
+    The model itself is not changed, and its outputs are those it has without being probed.
+
+    Args:
+        model, tokenizer, revision, device, dtype: see :func:`joma.probes.loading.load_model`.
+        text, column, length, tokens, batch_tokens: see :func:`joma.probes.texts.windows`. A string is the
+            text itself; a file is given as a :class:`~pathlib.Path`.
+        sections: of :data:`SECTIONS`. By default all; one that this model does not allow (the joint dynamics
+            of experts, say) is then listed in the table ``not_measured``, where one that was asked for by
+            name raises.
+        statistics, rows: of the attention, see :func:`joma.watch`.
+        layers, heads: numbers of those to measure; all by default.
+        attention_matrices: stable ranks of query, key, value and output matrices, too.
+        progress: shows bars and keeps finished sections; by default bars alone.
+
+    Raises:
+        InputError: a model, text or setting that cannot be used as it is, and whatever could not be measured.
+        UnfinishedError: out of memory.
+    """
+    wanted = _check_sections(sections)
+    progress = progress or Progress()
+    reading = _Reading(
+        lambda: load_model(model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype),
+        lambda loaded: windows(
+            text,
+            model=loaded.model,
+            tokenizer=loaded.tokenizer,
+            column=column,
+            length=length,
+            tokens=tokens,
+            batch_tokens=batch_tokens,
+        ),
+    )
+    chosen = None if layers is None else list(layers)
+
+    def attention() -> dict[str, pandas.DataFrame]:
+        per_head, positions, coverage = attention_statistics(
+            reading.module,
+            reading.batches(progress, "attention"),
+            statistics=statistics,
+            layers=chosen,
+            heads=heads,
+            rows=rows,
+        )
+        return {"attention": per_head, "positions": positions, "coverage": coverage}
+
+    def ranks() -> dict[str, pandas.DataFrame]:
+        table = probe_weights(
+            reading.module,
+            attention=attention_matrices,
+            layers=chosen,
+            device=reading.loaded.device,
+            progress=progress,
+        )
+        return {"ranks": table}
+
+    def coherence() -> dict[str, pandas.DataFrame]:
+        from joma.probes.coherence import representation_coherence
+
+        batches = reading.batches(progress, "coherence")
+        return {"coherence": representation_coherence(reading.module, batches, layers=chosen)}
+
+    def joint() -> dict[str, pandas.DataFrame]:
+        from joma.probes.joint_dynamics import joint_dynamics
+
+        batches = reading.batches(progress, "joint dynamics")
+        return {"joint_dynamics": joint_dynamics(reading.module, batches, layers=chosen, heads=heads)}
+
+    def salience() -> dict[str, pandas.DataFrame]:
+        from joma.probes.salience import token_salience
+
+        return {"salience": token_salience(reading.module, reading.windows, layers=chosen)}
+
+    measures = {
+        "attention": (("attention", "positions", "coverage"), attention),
+        "ranks": (("ranks",), ranks),
+        "coherence": (("coherence",), coherence),
+        "joint_dynamics": (("joint_dynamics",), joint),
+        "salience": (("salience",), salience),
+    }
+    tables: dict[str, pandas.DataFrame] = {}
+    failures: dict[str, str] = {}
+    for section in wanted:
+        names, compute = measures[section]
+        try:
+            tables |= _kept(names, compute, progress)
+        except InputError as error:
+            # What was asked for by name, and what a probe is for in the first place, must not be missing.
+            if sections is not None or section == "attention":
+                raise
+            failures[section] = str(error)
+    tables["layers"] = layer_summary(tables)
+    tables["model"] = reading.described()
+    if failures:
+        tables["not_measured"] = _failures(failures)
+    return Probe(tables)
+
+
+@dataclass
+class _Reading:
+    """The model and its text, loaded when the first section needs them."""
+
+    load: Callable[[], LoadedModel]
+    cut: Callable[[LoadedModel], Windows]
+
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        return self.load()
+
+    @cached_property
+    def windows(self) -> Windows:
+        return self.cut(self.loaded)
+
+    @property
+    def module(self) -> nn.Module:
+        return self.loaded.model
+
+    def batches(self, progress: Progress, label: str) -> Iterator[TokenBatch]:
+        return progress.track(self.windows, label, total=len(self.windows))
+
+    def described(self) -> pandas.DataFrame:
+        import pandas
+
+        row = {
+            "model": self.loaded.name,
+            "parameters": sum(p.numel() for p in self.module.parameters()),
+            "tokens": self.windows.tokens,
+            "windows": len(self.windows.pieces),
+            "longest_window": self.windows.length,
+            "device": str(self.loaded.device),
+            "dtype": str(self.loaded.dtype).removeprefix("torch."),
+        }
+        return pandas.DataFrame([row])
+
+
+def _kept(
+    names: Sequence[str], compute: Callable[[], dict[str, pandas.DataFrame]], progress: Progress
+) -> dict[str, pandas.DataFrame]:
+    """The tables of a section, computed once, or found where an earlier try has kept them."""
+    found: dict[str, pandas.DataFrame] = {}
+
+    def one(name: str) -> pandas.DataFrame:
+        if not found:
+            found.update(compute())
+        return found[name]
+
+    return {name: progress.part(name, partial(one, name)) for name in names}
+
+
+def _check_sections(sections: Sequence[str] | None) -> list[str]:
+    if sections is None:
+        return list(SECTIONS)
+    names = [sections] if isinstance(sections, str) else list(sections)
+    for name in names:
+        if name not in SECTIONS:
+            raise InputError(f"probe knows no section {name!r}; {nearest(name, SECTIONS)}")
+    if not names:
+        raise InputError(f"sections is empty; choose of {', '.join(SECTIONS)}.")
+    return [name for name in SECTIONS if name in names]
+
+
+def _failures(failures: dict[str, str]) -> pandas.DataFrame:
+    import pandas
+
+    return pandas.DataFrame({"section": list(failures), "reason": list(failures.values())})

@@ -1,0 +1,48 @@
+"""A probe's tables in one: a row per layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas
+
+
+_ORDER = ("entropy", "lowest", "highest", "normalised", "first_key", "rank_lower", "rank_gate")
+
+
+def layer_summary(tables: Mapping[str, pandas.DataFrame]) -> pandas.DataFrame:
+    """One row per layer: the means over heads, matrices and texts that one looks at first.
+
+    Columns, as far as they were measured: ``entropy`` (nats, mean over heads), ``lowest`` and ``highest``
+    (of the heads' entropies), ``normalised``, ``first_key`` (mass), ``rank_lower``, ``rank_gate``.
+    """
+    import pandas
+
+    columns: dict[str, pandas.Series] = {}
+    if "attention" in tables:
+        heads = tables["attention"].pivot_table(
+            index=["layer", "module", "call", "head"], columns="metric", values="value"
+        )
+        layers = heads.groupby("layer")
+        names = {"entropy": "entropy", "normalised_entropy": "normalised", "first_key_mass": "first_key"}
+        for metric, name in names.items():
+            if metric in heads:
+                columns[name] = layers[metric].mean()
+        if "entropy" in heads:
+            columns["lowest"], columns["highest"] = layers["entropy"].min(), layers["entropy"].max()
+    if "ranks" in tables:
+        ranks = tables["ranks"]
+        ranks = ranks[(ranks["metric"] == "stable_rank") & ranks["layer"].notna()]
+        for matrix in ("lower", "gate"):
+            own = ranks[ranks["matrix"] == matrix]
+            if len(own):
+                columns[f"rank_{matrix}"] = own.groupby("layer")["value"].mean()
+    order = [
+        name
+        for name in (*("entropy", "lowest", "highest", "normalised", "first_key", "rank_lower", "rank_gate"),)
+        if name in columns
+    ]
+    table = pandas.DataFrame({name: columns[name] for name in order})
+    return table.rename_axis("layer").reset_index()

@@ -1,0 +1,152 @@
+"""A probe as a run directory: settings, tables, figure, the papers' claims, a section of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from joma.errors import InputError
+from joma.experiments.base import Experiment, setting
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+    from joma.probes.probe import Probe
+    from joma.progress import Progress
+    from joma.reporting.claims import Claim
+    from joma.runs import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeRun(Experiment):
+    """A real model measured on a real text; the settings are those of :func:`joma.probe`."""
+
+    title: ClassVar[str] = "a model probed on a text"
+    reproduces: ClassVar[str] = "instruments for JoMA Sec. 3.1, 4 and 7"
+    cost: ClassVar[Mapping[str, str]] = {}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"quick": {}}
+
+    model: str = setting("", "folder, .gguf file or hub name (id@revision)")
+    text: str = setting("", "text file, table with a column, .npy of token ids, or a named corpus")
+    column: str | None = setting(None, "column of the table that holds the texts")
+    tokenizer: str | None = setting(None, "name or folder of a tokenizer, in place of the model's own")
+    length: int | None = setting(None, "tokens of a window (default: 512, or the model's positions)")
+    tokens: int | None = setting(None, "tokens to read (default: at most 8192)")
+    batch_tokens: int = setting(2048, "tokens of a batch", at_least=2)
+    sections: tuple[str, ...] | None = setting(None, "what to measure (default: all)")
+    statistics: tuple[str, ...] | None = setting(None, "statistics of the attention")
+    layers: tuple[int, ...] | None = setting(None, "numbers of the layers (default: all)")
+    heads: tuple[int, ...] | None = setting(None, "numbers of the heads (default: all)")
+    rows: float | None = setting(None, "share of the attention's rows to measure", above=0, below=1)
+    attention_matrices: bool = setting(False, "stable ranks of query, key, value, output matrices too")
+    device: str = setting("auto", "auto, cpu, cuda or cuda:i")
+    dtype: str | None = setting(None, "float32, bfloat16 or float16")
+
+    @classmethod
+    def name(cls) -> str:
+        """``probe``."""
+        return "probe"
+
+    def heading(self) -> str:
+        """Which model, and which text."""
+        return f"{self.model} probed on {self.text}" if self.text else f"{self.model} probed"
+
+    def command(self) -> str:
+        """As a user typed it, apart from further settings."""
+        return f"joma probe {self.model} --text {self.text}"
+
+    def run(self, progress: Progress) -> dict[str, pandas.DataFrame]:
+        """The tables of :class:`joma.probes.probe.Probe`."""
+        from joma.probes.attention import STATISTICS
+        from joma.probes.probe import probe
+
+        return probe(
+            self.model,
+            self._text(),
+            tokenizer=self.tokenizer,
+            column=self.column,
+            length=self.length,
+            tokens=self.tokens,
+            batch_tokens=self.batch_tokens,
+            sections=self.sections,
+            statistics=STATISTICS if self.statistics is None else self.statistics,
+            layers=self.layers,
+            heads=self.heads,
+            rows=self.rows,
+            attention_matrices=self.attention_matrices,
+            device=self.device,
+            dtype=self.dtype,
+            progress=progress,
+        ).tables
+
+    def _text(self) -> Path | str:
+        from joma.data.corpora import NAMED_CORPORA, load_corpus
+
+        path = Path(self.text).expanduser()
+        if path.exists() or self.text not in NAMED_CORPORA:
+            return path
+        corpus = load_corpus(self.text)
+        return corpus.training + corpus.validation
+
+    def draw(self, tables: Mapping[str, pandas.DataFrame]) -> Figure:
+        """Heat maps of layer and head, entropy by position, profiles over layers."""
+        from joma.reporting.probe_figure import draw_probe
+
+        return draw_probe(tables)
+
+    def claims(self, tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
+        """Theorem 1's prediction for the attention, and the embeddings' orthogonality."""
+        return [_joint_dynamics_claim(tables), _orthogonality_claim(tables)]
+
+
+def write_probe(found: Probe, directory: str | Path, *, overwrite: bool = False) -> Run:
+    """Write what :func:`joma.probe` found as a run directory, which ``joma report`` can show.
+
+    Raises:
+        RunDirectoryError: the directory holds something already, or cannot be written.
+    """
+    from joma.runs import record_run
+
+    if not found.tables:
+        raise InputError("this probe has no table to write.")
+    name = str(found.tables["model"]["model"].iloc[0])
+    return record_run(ProbeRun(model=name), Path(directory), found.tables, overwrite=overwrite)
+
+
+def _joint_dynamics_claim(tables: Mapping[str, pandas.DataFrame]) -> Claim:
+    from joma.reporting.claims import not_tested
+
+    identity = {
+        "id": "probe.joint_dynamics",
+        "source": "JoMA Thm 1",
+        "statement": "the attention's logits grow with half the sum of the squared lower weights that a "
+        "context token feeds",
+    }
+    if "joint_dynamics" not in tables:
+        return not_tested(**identity, reason=_why_missing(tables, "joint_dynamics"))
+    raise NotImplementedError
+
+
+def _orthogonality_claim(tables: Mapping[str, pandas.DataFrame]) -> Claim:
+    from joma.reporting.claims import not_tested
+
+    identity = {
+        "id": "probe.orthogonality",
+        "source": "JoMA Sec. 2",
+        "statement": "the embeddings of distinct tokens are nearly orthogonal",
+    }
+    if "coherence" not in tables:
+        return not_tested(**identity, reason=_why_missing(tables, "coherence"))
+    raise NotImplementedError
+
+
+def _why_missing(tables: Mapping[str, pandas.DataFrame], section: str) -> str:
+    if "not_measured" in tables:
+        rows = tables["not_measured"]
+        reasons = rows[rows["section"] == section]["reason"]
+        if len(reasons):
+            return str(reasons.iloc[0])
+    return f"the section {section} was not asked for"

@@ -1,0 +1,141 @@
+"""The figure of a probed model: heat maps of layer and head, entropy by position, profiles over layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from joma.reporting.figures import PALETTE, ink, panels
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_LINES_SHOWN = 6
+_PANELS_IN_A_ROW = 3
+_TICKS = 12
+
+
+def draw_probe(tables: Mapping[str, pandas.DataFrame]) -> Figure:
+    """Panels for whatever was measured, from the tables of :class:`joma.probes.probe.Probe` alone."""
+    drawings: list[Callable[[Axes], None]] = []
+    if "attention" in tables:
+        attention = tables["attention"]
+        drawings += [
+            lambda axes: _heat_map(axes, attention, "entropy", "attention entropy (nats)"),
+            lambda axes: _heat_map(axes, attention, "first_key_mass", "mass on the first key", top=1.0),
+            lambda axes: _by_position(axes, tables["positions"]),
+        ]
+    if "ranks" in tables:
+        drawings.append(lambda axes: _rank_profile(axes, tables["ranks"]))
+    if "coherence" in tables:
+        drawings.append(lambda axes: _coherence_profile(axes, tables["coherence"]))
+    if "joint_dynamics" in tables:
+        drawings.append(lambda axes: _joint_dynamics(axes, tables["joint_dynamics"]))
+    columns = min(_PANELS_IN_A_ROW, len(drawings))
+    rows = -(-len(drawings) // columns)
+    figure, axes = panels(rows, columns, width=4.6, height=3.7)
+    for place, drawing in zip(axes.flat, drawings, strict=False):
+        drawing(place)
+    for unused in axes.flat[len(drawings) :]:
+        unused.set_visible(False)
+    return figure
+
+
+def _heat_map(axes: Axes, table: pandas.DataFrame, metric: str, title: str, top: float | None = None) -> None:
+    rows = table[table["metric"] == metric]
+    axes.set_title(title)
+    if rows.empty:
+        _nothing(axes, f"{metric} was not measured")
+        return
+    grid = rows.assign(row=_attention_names(rows)).pivot_table(
+        index="row", columns="head", values="value", sort=False
+    )
+    _image(axes, grid, "viridis", 0.0, top)
+
+
+def _image(axes: Axes, grid: pandas.DataFrame, colours: str, low: float | None, high: float | None) -> None:
+    image = axes.imshow(
+        grid.to_numpy(float), aspect="auto", cmap=colours, vmin=low, vmax=high, interpolation="nearest"
+    )
+    axes.grid(False)
+    axes.figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02)
+    step = max(1, -(-len(grid.index) // _TICKS))
+    axes.set_yticks(range(0, len(grid.index), step), [str(row) for row in grid.index[::step]])
+    step = max(1, -(-len(grid.columns) // _TICKS))
+    axes.set_xticks(range(0, len(grid.columns), step), [str(head) for head in grid.columns[::step]])
+    axes.set_xlabel("head")
+    axes.set_ylabel("layer")
+
+
+def _attention_names(rows: pandas.DataFrame) -> pandas.Series:
+    """What each row's attention is called: its layer's number alone, where that tells them apart."""
+    places = rows[["layer", "module", "call"]].drop_duplicates()
+    if places["layer"].is_unique:
+        return rows["layer"].astype(str)
+    if places["module"].is_unique:
+        return rows["module"].map(_short)
+    return rows["module"].map(_short) + " " + rows["call"].astype(str)
+
+
+def _short(module: str) -> str:
+    idle = ("model", "transformer", "layer", "layers", "block")
+    return ".".join(part for part in module.split(".") if part not in idle)[-24:]
+
+
+def _by_position(axes: Axes, table: pandas.DataFrame) -> None:
+    rows = table[table["metric"] == "entropy"]
+    axes.set_title("entropy by position, mean over heads")
+    if rows.empty:
+        _nothing(axes, "entropy was not measured")
+        return
+    import numpy as np
+
+    rows = rows.assign(row=_attention_names(rows), seen=(rows["position"] + rows["position_end"] + 1) / 2)
+    layers = list(rows["row"].unique())[:: max(1, -(-rows["row"].nunique() // _LINES_SHOWN))]
+    for number, layer in enumerate(layers):
+        mean = rows[rows["row"] == layer].groupby("seen")["value"].mean()
+        axes.plot(mean.index, mean, color=_shade(number, len(layers)), label=f"layer {layer}")
+    seen = np.sort(rows["seen"].unique())
+    axes.plot(seen, np.log(seen), color=ink(), lw=1, ls=":", label="uniform over keys seen")
+    axes.set_xscale("log")
+    axes.set_xlabel("position (keys seen)")
+    axes.set_ylabel("nats")
+    axes.legend(loc="upper left")
+
+
+def _shade(number: int, total: int) -> Any:
+    import matplotlib as mpl
+
+    return mpl.colormaps["viridis"](0.1 + 0.75 * number / max(1, total - 1))
+
+
+def _rank_profile(axes: Axes, table: pandas.DataFrame) -> None:
+    rows = table[(table["metric"] == "stable_rank") & table["layer"].notna()]
+    axes.set_title("stable rank by layer")
+    several = rows["stack"].nunique() > 1
+    for number, ((stack, matrix), own) in enumerate(rows.groupby(["stack", "matrix"], sort=False)):
+        mean = own.groupby("layer")["value"].mean()
+        label = f"{stack} {matrix}" if several else str(matrix)
+        layers = mean.index.to_numpy(float)
+        axes.plot(layers, mean, "o-", ms=3, color=PALETTE[number % len(PALETTE)], label=label)
+    axes.set_yscale("log")
+    _plain_numbers(axes)
+    axes.set_xlabel("layer")
+    axes.set_ylabel("|W|$_F^2$ / $\\sigma_1^2$")
+    axes.legend()
+
+
+def _plain_numbers(axes: Axes) -> None:
+    """20, 50, 100 on a logarithmic axis that spans little more than a decade."""
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _nothing(axes: Axes, text: str) -> None:
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
+    axes.set_axis_off()
