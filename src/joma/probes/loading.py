@@ -280,12 +280,29 @@ def _quiet_transformers() -> Iterator[None]:
     messages.disable_progress_bar()
     hub.setLevel(logging.ERROR)
     try:
-        yield
+        with _without_gguf_bar():
+            yield
     finally:
         messages.set_verbosity(level)
         hub.setLevel(hub_level)
         if bars:
             messages.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _without_gguf_bar() -> Iterator[None]:
+    """The bar of the conversion of GGUF files heeds no setting of transformers."""
+    import transformers.modeling_gguf_pytorch_utils as gguf
+
+    shown = getattr(gguf, "tqdm", None)
+    if shown is None:
+        yield
+        return
+    vars(gguf)["tqdm"] = lambda items, **_: items
+    try:
+        yield
+    finally:
+        vars(gguf)["tqdm"] = shown
 
 
 def _first_line(error: BaseException) -> str:
