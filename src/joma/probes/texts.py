@@ -92,6 +92,7 @@ def windows(
     length: int | None = None,
     tokens: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
+    at_most: int = TOKENS,
 ) -> Windows:
     """Cut a text into windows of tokens.
 
@@ -107,7 +108,7 @@ def windows(
         tokenizer: turns text into ids; token ids need none.
         column: the column of a table or data set that holds the texts or token ids.
         length: tokens of a window; by default 512, or the model's positions if those are fewer.
-        tokens: how many tokens to take in all; by default at most 8,192.
+        tokens: how many tokens to take in all; by default at most ``at_most``, 8,192.
         batch_tokens: tokens of a batch, padding included (a single window may be longer).
 
     Raises:
@@ -147,7 +148,7 @@ def windows(
     if not pieces:
         raise InputError("the text has no two tokens in a row; give a longer text.")
     _check_vocabulary(pieces, model, config)
-    pieces = _limited(pieces, tokens)
+    pieces = _limited(pieces, tokens, at_most)
     padding = next((p for p in (_padding_of(tokenizer), getattr(config, "pad_token_id", None)) if p), 0)
     vocabulary = _vocabulary(model, config)
     if vocabulary is not None and not 0 <= padding < vocabulary:
@@ -289,14 +290,16 @@ def _around(tokenizer: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return none, none
 
 
-def _limited(pieces: list[NDArray[np.int64]], tokens: int | None) -> list[NDArray[np.int64]]:
+def _limited(
+    pieces: list[NDArray[np.int64]], tokens: int | None, at_most: int
+) -> list[NDArray[np.int64]]:
     available = sum(len(piece) for piece in pieces)
     if tokens is not None and available < tokens:
         raise InputError(
             f"the text has {available} tokens in windows, fewer than the {tokens} asked for; "
             "give a longer text, or ask for fewer tokens."
         )
-    wanted = TOKENS if tokens is None else tokens
+    wanted = at_most if tokens is None else tokens
     if available <= wanted:
         return pieces
     for count in range(max(1, int(len(pieces) * wanted / available)), len(pieces) + 1):
