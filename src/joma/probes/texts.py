@@ -290,9 +290,7 @@ def _around(tokenizer: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return none, none
 
 
-def _limited(
-    pieces: list[NDArray[np.int64]], tokens: int | None, at_most: int
-) -> list[NDArray[np.int64]]:
+def _limited(pieces: list[NDArray[np.int64]], tokens: int | None, at_most: int) -> list[NDArray[np.int64]]:
     available = sum(len(piece) for piece in pieces)
     if tokens is not None and available < tokens:
         raise InputError(
