@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from joma.runs import Run
 
 
+_NEARLY = 2.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProbeRun(Experiment):
     """A real model measured on a real text; the settings are those of :func:`joma.probe`."""
@@ -131,16 +134,32 @@ def _joint_dynamics_claim(tables: Mapping[str, pandas.DataFrame]) -> Claim:
 
 
 def _orthogonality_claim(tables: Mapping[str, pandas.DataFrame]) -> Claim:
-    from joma.reporting.claims import not_tested
+    from joma.reporting.claims import judge, not_tested
 
     identity = {
         "id": "probe.orthogonality",
-        "source": "JoMA Sec. 2",
+        "source": "JoMA Sec. 2 and 7",
         "statement": "the embeddings of distinct tokens are nearly orthogonal",
     }
     if "coherence" not in tables:
         return not_tested(**identity, reason=_why_missing(tables, "coherence"))
-    raise NotImplementedError
+    rows = tables["coherence"]
+    rows = rows[(rows["metric"] == "mean_absolute_cosine") & (rows["pairs"] == "different")]
+    table = rows[(rows["place"] == "embedding")].set_index("centred")
+    if table.empty:
+        return not_tested(**identity, reason="the model has no table of embeddings that could be found")
+    inputs = rows[(rows["place"] == "input") & (rows["layer"] == rows["other_layer"]) & ~rows["centred"]]
+    measured, random = float(table.loc[False, "value"]), float(table.loc[False, "random"])
+    return judge(
+        measured <= _NEARLY * random,
+        **identity,
+        expected=f"mean |cos| at most {_NEARLY:g} times that of random directions",
+        measured=measured,
+        null=random,
+        null_description=f"independent random directions in {int(table.loc[False, 'width'])} dimensions",
+        evidence=f"embedding table; with the mean vector removed {float(table.loc[True, 'value']):.3f}; at "
+        f"the layers' inputs {inputs['value'].min():.3f} to {inputs['value'].max():.3f}",
+    )
 
 
 def _why_missing(tables: Mapping[str, pandas.DataFrame], section: str) -> str:

@@ -13,7 +13,9 @@ from torch import nn
 
 from joma.errors import InputError, nearest
 from joma.probes.attention import STATISTICS, attention_statistics
+from joma.probes.coherence import representation_coherence
 from joma.probes.loading import LoadedModel, load_model
+from joma.probes.salience import token_salience
 from joma.probes.summary import layer_summary
 from joma.probes.texts import BATCH_TOKENS, TokenBatch, Windows, windows
 from joma.probes.weights import probe_weights
@@ -34,7 +36,8 @@ class Probe:
     tables: dict[str, pandas.DataFrame]
     """``attention``, ``positions`` and ``coverage``, ``ranks``, ``coherence``, ``joint_dynamics``,
     ``salience``, as far as they were asked for, one row per measurement, entropies in nats; ``layers``,
-    the means of a layer that one looks at first; ``model``, what was probed; and ``not_measured``, where a section does not apply to this model, with the reason."""
+    the means of a layer that one looks at first; ``model``, what was probed; and ``not_measured``, where a
+    section does not apply to this model, with the reason."""
 
 
 def probe(
@@ -115,8 +118,6 @@ def probe(
         return {"ranks": table}
 
     def coherence() -> dict[str, pandas.DataFrame]:
-        from joma.probes.coherence import representation_coherence
-
         batches = reading.batches(progress, "coherence")
         return {"coherence": representation_coherence(reading.module, batches, layers=chosen)}
 
@@ -127,9 +128,8 @@ def probe(
         return {"joint_dynamics": joint_dynamics(reading.module, batches, layers=chosen, heads=heads)}
 
     def salience() -> dict[str, pandas.DataFrame]:
-        from joma.probes.salience import token_salience
-
-        return {"salience": token_salience(reading.module, reading.windows, layers=chosen)}
+        table = token_salience(reading.module, reading.windows, layers=chosen)
+        return {"salience": _with_words(table, reading.loaded.tokenizer)}
 
     measures = {
         "attention": (("attention", "positions", "coverage"), attention),
@@ -217,6 +217,17 @@ def _check_sections(sections: Sequence[str] | None) -> list[str]:
     if not names:
         raise InputError(f"sections is empty; choose of {', '.join(SECTIONS)}.")
     return [name for name in SECTIONS if name in names]
+
+
+def _with_words(table: pandas.DataFrame, tokenizer: Any) -> pandas.DataFrame:
+    """What the tokens stand for, beside their ids, where a tokenizer tells."""
+    if tokenizer is None:
+        return table
+    for name in ("query", "context"):
+        ids = table[f"{name}_token"].unique().tolist()
+        words = {i: tokenizer.decode([i]) for i in ids}
+        table.insert(table.columns.get_loc(f"{name}_token") + 1, name, table[f"{name}_token"].map(words))
+    return table
 
 
 def _failures(failures: dict[str, str]) -> pandas.DataFrame:

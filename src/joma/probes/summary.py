@@ -9,14 +9,18 @@ if TYPE_CHECKING:
     import pandas
 
 
-_ORDER = ("entropy", "lowest", "highest", "normalised", "first_key", "rank_lower", "rank_gate")
+_ORDER = (
+    *("entropy", "lowest", "highest", "normalised", "first_key"),
+    *("rank_lower", "rank_gate", "cosine", "index"),
+)
 
 
 def layer_summary(tables: Mapping[str, pandas.DataFrame]) -> pandas.DataFrame:
     """One row per layer: the means over heads, matrices and texts that one looks at first.
 
     Columns, as far as they were measured: ``entropy`` (nats, mean over heads), ``lowest`` and ``highest``
-    (of the heads' entropies), ``normalised``, ``first_key`` (mass), ``rank_lower``, ``rank_gate``.
+    (of the heads' entropies), ``normalised``, ``first_key`` (mass), ``rank_lower``, ``rank_gate`` (stable),
+    ``cosine`` (mean absolute, of distinct tokens at the layer's input).
     """
     import pandas
 
@@ -44,5 +48,10 @@ def layer_summary(tables: Mapping[str, pandas.DataFrame]) -> pandas.DataFrame:
         for name in (*("entropy", "lowest", "highest", "normalised", "first_key", "rank_lower", "rank_gate"),)
         if name in columns
     ]
+    if "coherence" in tables:
+        rows = tables["coherence"]
+        rows = rows[(rows["metric"] == "mean_absolute_cosine") & (rows["pairs"] == "different")]
+        rows = rows[(rows["place"] == "input") & (rows["other_layer"] == rows["layer"]) & ~rows["centred"]]
+        columns["cosine"] = rows.groupby("layer")["value"].mean()
     table = pandas.DataFrame({name: columns[name] for name in order})
     return table.rename_axis("layer").reset_index()

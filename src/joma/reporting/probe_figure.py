@@ -127,6 +127,33 @@ def _rank_profile(axes: Axes, table: pandas.DataFrame) -> None:
     axes.legend()
 
 
+def _coherence_profile(axes: Axes, table: pandas.DataFrame) -> None:
+    axes.set_title("cosines of representations, by layer")
+    rows = table[(table["metric"] == "mean_absolute_cosine") & (table["place"] == "input")]
+    within = rows[(rows["other_layer"] == rows["layer"]) & (rows["pairs"] == "different")]
+    between = rows[(rows["other_layer"] == rows["layer"] - 1) & (rows["pairs"] == "same_row")]
+    several = rows["stack"].nunique() > 1
+    number = 0
+    for stack in rows["stack"].unique():
+        for own, words in (
+            (within[~within["centred"]], "distinct tokens"),
+            (within[within["centred"]], "distinct tokens, mean removed"),
+            (between[~between["centred"]], "same token, layer before"),
+        ):
+            own = own[own["stack"] == stack].sort_values("layer")
+            label = f"{stack}: {words}" if several else words
+            colour = PALETTE[number % len(PALETTE)]
+            axes.plot(own["layer"].to_numpy(float), own["value"], "o-", ms=3, color=colour, label=label)
+            number += 1
+    if len(within):
+        axes.axhline(within["random"].iloc[0], color=ink(), lw=1, ls=":", label="random directions")
+    axes.set_ylim(0, 1.3)  # room for the legend above what can be
+    axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    axes.set_xlabel("layer (its input)")
+    axes.set_ylabel("mean |cos|")
+    axes.legend(fontsize=7.5, ncols=2, loc="upper center")
+
+
 def _plain_numbers(axes: Axes) -> None:
     """20, 50, 100 on a logarithmic axis that spans little more than a decade."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
