@@ -28,7 +28,7 @@ TARGET, TOLERANCE = 20.0, 1e-12
 
 
 def plain_loss(network: HierarchyNetwork, tokens: Tensor, classes: Tensor) -> Tensor:
-    return F.cross_entropy(network(tokens[classes], last_only=False), classes)
+    return F.cross_entropy(network(tokens[classes], shortened=False), classes)
 
 
 def gradient_error(network: HierarchyNetwork, tokens: Tensor, padding: int) -> float:

@@ -33,7 +33,7 @@ def test_the_last_position_alone_and_torchs_own_layers(causal: bool, heads: int)
         x = reference(x, src_mask=mask)
     expected = network.output(x[:, -1])
     torch.testing.assert_close(network(tokens), expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(network(tokens, last_only=False), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(network(tokens, shortened=False), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_observation_sees_every_layers_relu_and_changes_nothing() -> None:

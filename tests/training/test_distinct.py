@@ -35,7 +35,7 @@ def plain_gradient(
     network: HierarchyNetwork, tokens: torch.Tensor, classes: torch.Tensor
 ) -> list[torch.Tensor]:
     """The batch as sampled: every repeated sequence, every padding position, every output position."""
-    loss = F.cross_entropy(network(tokens[classes], last_only=False), classes)
+    loss = F.cross_entropy(network(tokens[classes], shortened=False), classes)
     return list(torch.autograd.grad(loss, list(network.parameters())))
 
 

@@ -18,18 +18,6 @@ if TYPE_CHECKING:
     from joma.reporting.claims import Claim
 
 CELL = ["classes", "children", "latents_s0", "latents_s1"]
-PAPER_COLUMNS = {
-    "classes": "classes",
-    "children_per_latent": "children",
-    "tokens_s0": "latents_s0",
-    "tokens_s1": "latents_s1",
-}
-READINGS: dict[str, dict[str, str]] = {
-    "NCorr": {},
-    "NCorr, unused latents 0": {"unused": "zero"},
-    "NCorr, absolute": {"sign": "absolute"},
-    "NCorr, one to one": {"matching": "one_to_one"},
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,20 +27,38 @@ class Table1(Experiment):
     A class fixes a set of latents at s = 1, each a set of latents at s = 0, each a set of tokens
     (:mod:`joma.data.hierarchy`); a three-layer network learns to tell the class. The MLP neurons of layer
     s (maximum over positions) are correlated with the latents of level s, over the C sequences, at
-    chosen steps. Step 0 is the untrained network: the null that the paper does not show. Beside the
-    paper's reading (largest correlation, best match, latents that no class uses left out) three other
-    readings are recorded, and the mean over shuffles of the classes.
+    chosen steps. Step 0 is the untrained network: the null that the paper does not show. Beside the plain
+    reading (each class once, largest correlation, best match, latents that no class uses left out) every
+    other reading of the paper's sentence is recorded (:mod:`joma.experiments._table1_readings`), and the
+    mean over shuffles of the classes.
 
     ``paper`` is the paper's own scale: 12 cells, 5 seeds, d = 1024, 10,000 steps at learning rate 1e-5 (the
-    authors' table script selects 1e-4). Not said in the paper, and chosen: one head, no causal mask, the
-    order of the tokens that of the tree.
+    authors' table script selects 1e-4); ``cell`` is one cell of it with one seed; ``reduced`` all 12 cells
+    with 5 seeds, but d = 256 and few steps. Not said in the paper, and chosen: one head, no causal mask,
+    the order of the tokens that of the tree.
     """
 
     title = "hidden neurons against the latents of a hierarchy, trained and untrained"
     reproduces = "JoMA Table 1"
-    cost = {"quick": "1 min", "paper": "days"}
+    cost = {"quick": "1 min", "reduced": "15 min", "cell": "40 min", "paper": "days"}
     presets = {
         "quick": {},
+        "reduced": {
+            "classes": (20, 30, 50),
+            "children": (2, 3),
+            "seeds": 5,
+            "width": 256,
+            "steps": 400,
+        },
+        "cell": {
+            "bottom_latents": (10,),
+            "top_latents": (20,),
+            "seeds": 1,
+            "width": 1024,
+            "steps": 10_000,
+            "learning_rate": 1e-5,
+            "measure_every": 200,
+        },
         "paper": {
             "classes": (20, 30, 50),
             "children": (2, 3),
@@ -72,7 +78,7 @@ class Table1(Experiment):
     top_latents: tuple[int, ...] = setting(
         (20, 30), "N_1, one for each pair (N_0, N_1)", at_least=1, repeats=True
     )
-    seeds: int = setting(3, "runs per cell, with seeds seed, seed + 1, ...", at_least=2)
+    seeds: int = setting(3, "runs per cell, with seeds seed, seed + 1, ...", at_least=1)
     width: int = setting(128, "embedding size d", at_least=1)
     heads: int = setting(1, "attention heads", at_least=1)
     causal: bool = setting(False, "mask later positions")
@@ -84,7 +90,7 @@ class Table1(Experiment):
     batch: int = setting(128, "sequences in a minibatch", at_least=1)
     measure_every: int = setting(50, "steps between measurements", at_least=1)
     permutations: int = setting(50, "shuffles of the classes for the null", at_least=1)
-    authors_table: str = setting("", "CSV of the paper's Table 1, to compare with (full scale only)")
+    test: int = setting(1000, "sequences of a test set, for that reading", at_least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,10 +108,12 @@ class Table1(Experiment):
         return [(c, n, low, high) for c in self.classes for n in self.children for low, high in pairs]
 
     def run(self, progress: Progress) -> dict[str, pandas.DataFrame]:
-        """Tables ``alignment`` (every measurement), ``cells`` (mean over seeds) and ``paper``."""
+        """Tables ``alignment``, ``cells`` (means over seeds), ``readings``, ``readings_along``, ``paper``."""
         import pandas as pd
 
-        paper = self._paper()
+        from joma.experiments._table1_paper import paper_table
+        from joma.experiments._table1_readings import COLUMNS, summary
+
         runs: dict[str, Any] = {}
         for cell in self.cells():
             for seed in range(self.seed, self.seed + self.seeds):
@@ -113,34 +121,24 @@ class Table1(Experiment):
                 name = "classes-{}-children-{}-latents-{}-{}".format(*cell) + f"-seed-{seed}"
                 runs[name] = functools.partial(_train_one, self, cell, seed, name)
         tables = progress.parts(runs)
-        alignment = pd.concat([tables[name] for name in runs], ignore_index=True)
+        everything = pd.concat([tables[name] for name in runs], ignore_index=True)
+        is_reading = everything["level"].notna()
+        alignment = everything[~is_reading].drop(columns=COLUMNS).reset_index(drop=True)
+        along = everything[is_reading].infer_objects().reset_index(drop=True)
         ends = alignment[alignment["step"].isin([0, self.steps])]
         cells = (
             ends.groupby([*CELL, "step", "layer", "metric", "unit"], dropna=False)["value"]
             .agg(value="mean", deviation="std", seeds="count")
             .reset_index()
         )
-        return {"alignment": alignment, "cells": cells, "paper": paper}
-
-    def _paper(self) -> pandas.DataFrame:
-        """The given table, tidy; empty where none is given."""
-        import pandas as pd
-
-        columns = [*CELL, "layer", "value", "deviation"]
-        if not self.authors_table:
-            return pd.DataFrame(columns=columns, dtype=float)
-        where = f"table1: setting authors_table = {self.authors_table!r}"
-        try:
-            table = pd.read_csv(self.authors_table).rename(columns=PAPER_COLUMNS)
-            levels = [
-                table[CELL].assign(
-                    layer=s, value=table[f"ncorr_s{s}_mean"], deviation=table[f"ncorr_s{s}_std"]
-                )
-                for s in (0, 1)
-            ]
-        except (OSError, ValueError, KeyError) as error:
-            raise InputError(f"{where} cannot be read as the paper's table ({error}).") from error
-        return pd.concat(levels, ignore_index=True)[columns].astype(float)
+        paper = paper_table()
+        return {
+            "alignment": alignment,
+            "cells": cells,
+            "readings": summary(along, CELL, self.steps, paper),
+            "readings_along": along,
+            "paper": paper,
+        }
 
     def draw(self, tables: Mapping[str, pandas.DataFrame]) -> Figure:
         """NCorr along training for each level, and at its ends beside the nulls and the paper."""
@@ -193,6 +191,7 @@ class Table1(Experiment):
             judged.falls_when_complex(ends),
             judged.peaks_early(tables["alignment"]),
             judged.agrees_with_paper(ends, tables["paper"], full_scale=self._is_full_scale()),
+            judged.some_reading_agrees(tables["readings"], full_scale=self._is_full_scale()),
         ]
 
     def _is_full_scale(self) -> bool:
@@ -220,6 +219,7 @@ def _train_one(
 ) -> pandas.DataFrame:
     import torch
 
+    from joma.experiments._table1_readings import COLUMNS, Measurement
     from joma.models.hierarchy import HierarchyNetwork
     from joma.training.distinct import DistinctRecipe, train_distinct
     from joma.training.loop import reproducible
@@ -247,51 +247,18 @@ def _train_one(
             tokens,
             drawn.padding,
             recipe,
-            measure=functools.partial(_measure, drawn, tokens, experiment.permutations),
+            measure=Measurement(
+                drawn=drawn,
+                tokens=tokens,
+                batch=experiment.batch,
+                test=experiment.test,
+                permutations=experiment.permutations,
+            ),
             measure_at=frozenset({*range(0, experiment.steps, experiment.measure_every), experiment.steps}),
             progress=progress,
             label=f"table1: {name}",
             checkpoints=progress.checkpoint_folder(name),
         )
     identity = dict(zip(CELL, cell, strict=True))
-    columns = ["run", *CELL, "seed", "step", "layer", "metric", "value", "unit", "dtype"]
+    columns = ["run", *CELL, "seed", "step", "layer", *COLUMNS, "metric", "value", "unit", "dtype"]
     return rows.assign(run=name, seed=seed, dtype="float32", **identity)[columns]
-
-
-def _measure(drawn: Any, tokens: Any, permutations: int, network: Any, step: int) -> list[dict[str, Any]]:
-    """NCorr of layer s with level s in every reading, the shuffled null, loss and accuracy."""
-    import numpy as np
-    import torch
-
-    from joma.measures.alignment import latent_neuron_alignment
-    from joma.training.distinct import fold_padding
-
-    folded = fold_padding(tokens, drawn.padding)
-    seen: dict[int, Any] = {}
-    with torch.no_grad():
-        logits = network(folded.tokens, folded.key_bias, observe=seen.__setitem__)
-    targets = torch.arange(len(tokens))
-    loss = torch.nn.functional.cross_entropy(logits, targets).item()
-    accuracy = (logits.argmax(1) == targets).float().mean().item()
-    rows: list[dict[str, Any]] = [
-        {"step": step, "layer": None, "metric": "loss", "value": loss, "unit": "nats"},
-        {"step": step, "layer": None, "metric": "accuracy", "value": accuracy, "unit": "share"},
-    ]
-    for layer, latents in enumerate(drawn.latents()):
-        activations = seen[layer].amax(1).numpy()
-        values = {
-            metric: latent_neuron_alignment(latents, activations, **options).mean  # type: ignore[arg-type]
-            for metric, options in READINGS.items()
-        }
-        shuffled = latent_neuron_alignment(
-            latents, activations, permutations=permutations, random=np.random.default_rng(0)
-        )
-        values |= {
-            "shuffled": float(shuffled.null.mean()),
-            "shuffled, 95 %": float(np.quantile(shuffled.null, 0.95)),
-        }
-        rows += [
-            {"step": step, "layer": layer, "metric": metric, "value": value, "unit": "correlation"}
-            for metric, value in values.items()
-        ]
-    return rows

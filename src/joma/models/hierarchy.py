@@ -16,22 +16,52 @@ ActivationObserver = Callable[[int, Tensor], None]
 
 
 class HierarchyLayer(DecoderLayer):
-    """A post-norm block that can also answer for the last position alone."""
+    """A post-norm block that knows shorter ways to what ``forward`` gives, where less was asked for.
+
+    Attention is linear in its values, and its logits are bilinear in queries and keys, so a projection may
+    be moved to the side of the sum that has fewer rows.
+    """
+
+    def of_distinct_tokens(self, vectors: Tensor, index: Tensor, mask: Tensor) -> Tensor:
+        """``forward(vectors[index], mask)``, (rows, positions, width), the attention's four projections
+        computed once for each of the ``vectors`` (distinct, width).
+
+        ``index``: (rows, positions) of int64; ``mask``: added to the logits of (rows, 1, queries, keys).
+        """
+        (distinct, width), (rows, positions) = vectors.shape, index.shape
+        part = width // self.heads
+        query_key, value = self.in_projection(vectors).split([2 * width, width], dim=1)
+        # What each token adds to the output of the attention, head by head.
+        by_head = self.out_projection.weight.view(width, self.heads, part)
+        sent = torch.einsum("thp,whp->thw", value.view(distinct, self.heads, part), by_head)
+        # F.embedding rather than indexing: its backward pass adds rows up without sorting them.
+        placed = F.embedding(index, query_key).view(rows, positions, 2, self.heads, part)
+        query, key = placed.permute(2, 0, 3, 1, 4)
+        logits = torch.matmul(query * part**-0.5, key.transpose(-2, -1)) + mask
+        carried = F.embedding(index, sent.flatten(1)).view(rows, positions, self.heads, width).transpose(1, 2)
+        attended = torch.matmul(torch.softmax(logits, dim=-1), carried).sum(1) + self.out_projection.bias
+        return self._after_attention(F.embedding(index, vectors), attended)
 
     def last_position(self, x: Tensor, bias: Tensor) -> Tensor:
-        """What ``forward(x, bias)[:, -1]`` is, (rows, width), without computing the other positions.
+        """What ``forward(x, bias)[:, -1]`` is, (rows, width), without projecting the other positions.
 
         ``x``: (rows, positions, width); ``bias``: (rows, 1, 1, positions), added to the logits.
         """
-        rows, positions, width = x.shape
-        shape = (rows, -1, self.heads, width // self.heads)
+        rows, _, width = x.shape
+        part = width // self.heads
         weight, offset = self.in_projection.weight, self.in_projection.bias
-        query = F.linear(x[:, -1:], weight[:width], offset[:width]).view(shape).transpose(1, 2)
-        keys_values = F.linear(x, weight[width:], offset[width:]).view(rows, positions, 2, *shape[2:])
-        key, value = keys_values.permute(2, 0, 3, 1, 4)
-        logits = torch.matmul(query * (width // self.heads) ** -0.5, key.transpose(-2, -1)) + bias
-        mixed = torch.matmul(torch.softmax(logits, dim=-1), value).transpose(1, 2).reshape(rows, width)
-        y = self.attention_norm(x[:, -1] + self.out_projection(mixed))
+        of_query, of_key, of_value = weight.view(3, self.heads, part, width).unbind(0)
+        last = x[:, -1]
+        query = torch.einsum("rw,hpw->rhp", last, of_query) + offset[:width].view(self.heads, part)
+        # The keys' own offset adds the same to every logit of a row, and softmax does not see it.
+        asked = torch.einsum("rhp,hpw->rhw", query * part**-0.5, of_key)
+        logits = torch.matmul(asked, x.transpose(1, 2)) + bias[:, 0]
+        attended = torch.matmul(torch.softmax(logits, dim=-1), x)
+        mixed = torch.einsum("rhw,hpw->rhp", attended, of_value).reshape(rows, width) + offset[2 * width :]
+        return self._after_attention(last, self.out_projection(mixed))
+
+    def _after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
+        y = self.attention_norm(x + attended)
         normed: Tensor = self.mlp_norm(y + self.upper(torch.relu(self.lower(y))))
         return normed
 
@@ -85,7 +115,7 @@ class HierarchyNetwork(nn.Module):
         key_bias: Tensor | None = None,
         *,
         observe: ActivationObserver | None = None,
-        last_only: bool = True,
+        shortened: bool = True,
     ) -> Tensor:
         """Logits (rows, classes) of sequences ``tokens`` (rows, positions).
 
@@ -93,27 +123,34 @@ class HierarchyNetwork(nn.Module):
             tokens: int64. key_bias: (rows, positions), added to the attention logits of each key:
                 log(n) makes one key stand for n equal ones.
             observe: sees the hidden activations of every layer at every position.
-            last_only: compute the last block at the last position only; the logits are the same.
+            shortened: project each distinct token once in the first block, and the last position alone in
+                the last; the logits are the same but for rounding.
         """
         positions = tokens.shape[1]
-        x: Tensor = self.embedding(tokens)
-        bias = x.new_zeros(1, 1, 1, positions) if key_bias is None else key_bias[:, None, None, :]
+        weight = self.embedding.weight
+        bias = weight.new_zeros(1, 1, 1, positions) if key_bias is None else key_bias[:, None, None, :]
         mask = bias
         if self.causal:
-            mask = bias + torch.full((positions, positions), float("-inf")).triu(1).to(x)
+            mask = bias + torch.full((positions, positions), float("-inf")).triu(1).to(weight)
         blocks: list[HierarchyLayer] = list(self.blocks)  # type: ignore[arg-type]
         handles = []
         if observe is not None:
-            last_only = False
+            shortened = False
             handles = [
                 block.upper.register_forward_pre_hook(lambda _, inputs, n=number: observe(n, inputs[0]))
                 for number, block in enumerate(blocks)
             ]
         try:
-            for block in blocks[:-1]:
+            if shortened and len(blocks) > 1:
+                distinct, index = torch.unique(tokens, return_inverse=True)
+                x = blocks[0].of_distinct_tokens(self.embedding(distinct), index, mask)
+            else:
+                x = self.embedding(tokens)
+                x = blocks[0](x, mask) if len(blocks) > 1 else x
+            for block in blocks[1:-1]:
                 x = block(x, mask)
             # The last position sees every key, causal or not.
-            last = blocks[-1].last_position(x, bias) if last_only else blocks[-1](x, mask)[:, -1]
+            last = blocks[-1].last_position(x, bias) if shortened else blocks[-1](x, mask)[:, -1]
         finally:
             for handle in handles:
                 handle.remove()
