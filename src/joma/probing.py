@@ -122,7 +122,7 @@ def write_probe(found: Probe, directory: str | Path, *, overwrite: bool = False)
 def _joint_dynamics_claim(tables: Mapping[str, pandas.DataFrame]) -> Claim:
     from joma.reporting.claims import not_tested
 
-    identity = {
+    identity: dict[str, Any] = {
         "id": "probe.joint_dynamics",
         "source": "JoMA Thm 1",
         "statement": "the attention's logits grow with half the sum of the squared lower weights that a "
@@ -136,7 +136,7 @@ def _joint_dynamics_claim(tables: Mapping[str, pandas.DataFrame]) -> Claim:
 def _orthogonality_claim(tables: Mapping[str, pandas.DataFrame]) -> Claim:
     from joma.reporting.claims import judge, not_tested
 
-    identity = {
+    identity: dict[str, Any] = {
         "id": "probe.orthogonality",
         "source": "JoMA Sec. 2 and 7",
         "statement": "the embeddings of distinct tokens are nearly orthogonal",

@@ -169,7 +169,7 @@ def _standard_error(
     number = len(entry.batches)
     residuals = np.stack([total - mean * rows for total, rows in entry.batches])
     spread = np.sqrt(np.square(residuals).sum(0) * number / (number - 1))
-    return np.divide(spread, count, out=np.full_like(mean, np.nan), where=count > 0)
+    return _mean(spread, count)
 
 
 def _by_position(

@@ -170,7 +170,8 @@ def _from_disk(path: Path, dtype: torch.dtype | None) -> nn.Module:
         kind = getattr(transformers, names[0]) if names else transformers.AutoModelForCausalLM
         if kwargs:  # its classes know the file's format, not the model's own
             kind = transformers.AutoModelForCausalLM
-        model, found = kind.from_pretrained(folder, dtype=dtype or "auto", output_loading_info=True, **kwargs)
+        loaded: Any = kind.from_pretrained(folder, dtype=dtype or "auto", output_loading_info=True, **kwargs)
+        model, found = loaded
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise InputError(
             f"{path} does not fit into memory; choose dtype bfloat16, or another device."
@@ -271,7 +272,9 @@ def _check_finite(model: nn.Module, name: str) -> None:
 @contextlib.contextmanager
 def _quiet_transformers() -> Iterator[None]:
     """No bars and no remarks: what matters is raised."""
-    from transformers.utils import logging as messages
+    from transformers import utils
+
+    messages: Any = utils.logging
 
     level, bars = messages.get_verbosity(), messages.is_progress_bar_enabled()
     hub = logging.getLogger("huggingface_hub")

@@ -40,7 +40,7 @@ class _Memory(Shard):
 def weights_of(model: nn.Module) -> Checkpoint:
     """A model's parameters as a :class:`joma.probes.checkpoints.Checkpoint`; nothing is copied."""
     config = getattr(model, "config", None)
-    settings: dict[str, Any] | None = config.to_dict() if hasattr(config, "to_dict") else None
+    settings: dict[str, Any] | None = config.to_dict() if config is not None and hasattr(config, "to_dict") else None
     return Checkpoint(Path(type(model).__name__), [_Memory(model)], settings)
 
 

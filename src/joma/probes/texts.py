@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -242,7 +243,7 @@ def _column(column: str | None, names: list[str], where: str) -> str:
 
 
 def _texts_of(found: Sequence[Any], where: str) -> list[Any]:
-    documents = []
+    documents: list[Any] = []
     for number, one in enumerate(found):
         if isinstance(one, Tensor):
             one = one.detach().cpu().numpy()
@@ -310,11 +311,10 @@ def _limited(pieces: list[NDArray[np.int64]], tokens: int | None, at_most: int) 
 
 def _vocabulary(model: nn.Module | None, config: Any) -> int | None:
     embedding = None
-    if model is not None and hasattr(model, "get_input_embeddings"):
-        try:
-            embedding = model.get_input_embeddings()
-        except (NotImplementedError, AttributeError):
-            embedding = None
+    find: Any = getattr(model, "get_input_embeddings", None)
+    if find is not None:
+        with contextlib.suppress(NotImplementedError, AttributeError):
+            embedding = find()
     if isinstance(embedding, nn.Embedding):
         return embedding.num_embeddings
     size = getattr(config, "vocab_size", None)
