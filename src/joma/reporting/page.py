@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from joma.errors import InputError
 from joma.files import write_text
 from joma.reporting.claims import VERDICTS, Claim
+from joma.reporting.neurons_page import Neuron, neurons_of
 from joma.reporting.terminal import by_group, tally
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Section:
     tables: list[Excerpt]
     figure: str | None
     figure_dark: str | None
+    neurons: list[Neuron]
+    """Neurons with their contexts, where the run looked at some."""
 
 
 def write_report(runs: Sequence[Run], path: Path) -> Path:
@@ -121,6 +124,7 @@ def _section(run: Run, number: int) -> Section:
         tables=[_excerpt(name, table) for name, table in run.tables.items()],
         figure=_data_uri(run.directory / "figure.png"),
         figure_dark=_data_uri(run.directory / "figure-dark.png"),
+        neurons=neurons_of(run.tables),
     )
 
 

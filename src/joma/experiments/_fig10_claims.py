@@ -1,0 +1,155 @@
+"""What fig10 and ``joma neurons`` claim of pattern superposition, judged from their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas
+
+    from joma.reporting.claims import Claim
+
+LEVEL = 0.05
+_SOURCE = "JoMA Fig. 10 and its appendix"
+
+
+def some_neuron(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
+    """There is a neuron in superposition, after correction for having looked at all of them."""
+    from joma.reporting.claims import judge, not_tested
+
+    facts: dict[str, Any] = {
+        "id": f"{name}.exists",
+        "source": _SOURCE,
+        "statement": "the same MLP neuron can be activated by several unrelated combinations of tokens",
+    }
+    q = _values(tables["neurons"], "q_value")
+    if not len(q):
+        return not_tested(**facts, reason="no neuron has contexts enough to be scored")
+    significant = int((q <= LEVEL).sum())
+    evidence = f"{significant} of {len(q)} neurons"
+    if "untrained_neurons" in tables:
+        other = _values(tables["untrained_neurons"], "q_value")
+        evidence += f"; in the untrained network {int((other <= LEVEL).sum())} of {len(other)}"
+    return judge(
+        significant > 0,
+        **facts,
+        expected=f"at least one neuron at a false discovery rate of {LEVEL:.0%} (Benjamini-Hochberg)",
+        measured=significant / len(q),
+        null=_shuffled_share(tables["null"], corrected=True),
+        null_description="share found in the same way among shuffled contexts (one half against the other)",
+        evidence=evidence,
+    )
+
+
+def more_than_chance(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
+    """The share of neurons with p of at most 5 % is more than 5 %."""
+    from scipy.stats import binomtest
+
+    from joma.reporting.claims import judge, not_tested
+
+    facts: dict[str, Any] = {
+        "id": f"{name}.more_than_chance",
+        "source": _SOURCE + " (as a frequency: joma)",
+        "statement": "neurons in pattern superposition are more frequent than shuffled contexts would show",
+    }
+    p = _values(tables["neurons"], "p_value")
+    if not len(p):
+        return not_tested(**facts, reason="no neuron has contexts enough to be scored")
+    hits = int((p <= LEVEL).sum())
+    chance = binomtest(hits, len(p), LEVEL, alternative="greater").pvalue
+    return judge(
+        bool(chance < LEVEL),
+        **facts,
+        expected=f"a share of neurons with p <= {LEVEL:.0%} above {LEVEL:.0%}",
+        measured=hits / len(p),
+        null=_shuffled_share(tables["null"], corrected=False),
+        null_description="share among shuffled contexts (one half against the other)",
+        evidence=f"{hits} of {len(p)} neurons; binomial p = {chance:.2g}, as if neurons were independent "
+        "(they share windows, so it is too small)",
+    )
+
+
+def learned(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
+    """Training makes superposition more frequent than the same network has it before training."""
+    import numpy as np
+    from scipy.stats import fisher_exact
+
+    from joma.reporting.claims import judge, not_tested
+
+    facts: dict[str, Any] = {
+        "id": f"{name}.learned",
+        "source": _SOURCE + " (implied: patterns are learned)",
+        "statement": "the patterns are learned: superposition is more frequent in the trained network than "
+        "in the untrained one",
+    }
+    p, q = (_values(tables[table], "p_value") for table in ("neurons", "untrained_neurons"))
+    if not len(p) or not len(q):
+        return not_tested(**facts, reason="in one of the networks no neuron has contexts enough to be scored")
+    hits, others = int((p <= LEVEL).sum()), int((q <= LEVEL).sum())
+    table = np.array([[hits, len(p) - hits], [others, len(q) - others]])
+    chance = float(fisher_exact(table, alternative="greater").pvalue)
+    return judge(
+        bool(chance < LEVEL),
+        **facts,
+        expected=f"a larger share of neurons with p <= {LEVEL:.0%} than untrained (Fisher's exact test)",
+        measured=hits / len(p),
+        null=others / len(q),
+        null_description="the same network before training, on the same text",
+        evidence=f"{hits} of {len(p)} neurons, untrained {others} of {len(q)}; p = {chance:.2g}, as if "
+        "neurons were independent",
+    )
+
+
+def selective(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
+    """Neurons answer to what is attended to at all: their contexts are more alike than shuffled ones."""
+    from joma.reporting.claims import judge, not_tested
+
+    facts: dict[str, Any] = {
+        "id": f"{name}.selective",
+        "source": "JoMA Sec. 3 (a neuron's weight is a pattern of attended tokens)",
+        "statement": "neurons are selective: what is attended to in a neuron's contexts is more alike than "
+        "in others of the same windows",
+    }
+    p = _values(tables["neurons"], "similarity_p_value")
+    if not len(p):
+        return not_tested(**facts, reason="no neuron has contexts enough to be scored")
+    share = float((p <= LEVEL).mean())
+    null = None
+    if "untrained_neurons" in tables:
+        other = _values(tables["untrained_neurons"], "similarity_p_value")
+        null = float((other <= LEVEL).mean()) if len(other) else None
+    return judge(
+        share > LEVEL and (null is None or share > null),
+        **facts,
+        expected=f"a share of neurons with p <= {LEVEL:.0%} above {LEVEL:.0%}"
+        + ("" if null is None else ", and above the untrained network's"),
+        measured=share,
+        null=LEVEL if null is None else null,
+        null_description="by chance" if null is None else "the untrained network",
+        evidence=f"{len(p)} neurons; mean cosine of attended tokens over pairs of a neuron's contexts",
+    )
+
+
+def _values(neurons: pandas.DataFrame, metric: str) -> Any:
+    """(neurons that were scored,)"""
+    return neurons[neurons["metric"] == metric]["value"].dropna().to_numpy()
+
+
+def _shuffled_share(null: pandas.DataFrame, *, corrected: bool) -> float:
+    """The share that the same test finds in one half of each layer's shuffles, with the other as null."""
+    import numpy as np
+    from scipy.stats import false_discovery_control
+
+    from joma.measures.superposition import null_probability
+
+    scores = null[null["metric"] == "superposition"]
+    parts = []
+    for _, part in scores.groupby(["layer", "stack"]):
+        values = part["value"].to_numpy()
+        if len(values) > 1:
+            parts.append(null_probability(values[::2], values[1::2]))
+    if not parts:
+        return float("nan")
+    p = np.concatenate(parts)
+    return float(((false_discovery_control(p) if corrected else p) <= LEVEL).mean())
