@@ -1,9 +1,9 @@
 """A training step of JoMA Table 1 at its own size: d = 1024, C = 20, (10, 20), 3 layers, batch 128.
 
-Ours (distinct sequences weighted by their counts, padding folded, the last position alone, fused Adam)
-against the step one would write first: the sampled batch, every position, ``torch.optim.Adam``. One
-thread, both in turn, the ratio is the median over rounds. The gradients of the two losses must agree
-to 1e-12 of the largest component, in float64.
+Ours (distinct sequences weighted by their counts, padding folded, each distinct token and the last
+position alone projected, fused Adam) against the step one would write first: the sampled batch, every
+position, ``torch.optim.Adam``. One thread, both in turn, the ratio is the median over rounds. The gradients
+of the two losses must agree to 1e-12 of the largest component, in float64.
 """
 
 from __future__ import annotations

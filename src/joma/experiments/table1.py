@@ -48,7 +48,7 @@ class Table1(Experiment):
             "children": (2, 3),
             "seeds": 5,
             "width": 256,
-            "steps": 400,
+            "steps": 300,
         },
         "cell": {
             "bottom_latents": (10,),
@@ -115,8 +115,8 @@ class Table1(Experiment):
         from joma.experiments._table1_readings import COLUMNS, summary
 
         runs: dict[str, Any] = {}
-        for cell in self.cells():
-            for seed in range(self.seed, self.seed + self.seeds):
+        for seed in range(self.seed, self.seed + self.seeds):
+            for cell in self.cells():
                 _hierarchy(self, cell, seed)  # a cell that cannot be drawn is an error before any training
                 name = "classes-{}-children-{}-latents-{}-{}".format(*cell) + f"-seed-{seed}"
                 runs[name] = functools.partial(_train_one, self, cell, seed, name)
