@@ -49,6 +49,7 @@ class Table1(Experiment):
             "seeds": 5,
             "width": 256,
             "steps": 300,
+            "measure_every": 100,
         },
         "cell": {
             "bottom_latents": (10,),
