@@ -247,10 +247,7 @@ def query_samples(
     samples: Tensor | None = None,
     context: Context | None = None,
 ) -> dict[int, QuerySamples]:
-    """The samples of each query token in a batch: those positions of it that have a context.
-
-    Args and errors as of :meth:`SalienceSums.update`.
-    """
+    """Each query token's samples in a batch; arguments and errors as of :meth:`SalienceSums.update`."""
     context = context or Context()
     tokens, mask = _checked_batch(tokens, mask, "query_samples")
     usable = mask if samples is None else mask & samples.cpu()
@@ -300,14 +297,8 @@ class _Sums:
         error = contrast_error = torch.full_like(delta, torch.nan)
         if len(held) > 1:
             each = (samples, self.shares, gradients, products)
-            without = [
-                _estimates(*(whole - part[f] for whole, part in zip(total, each, strict=True)))[2:]
-                for f in held
-            ]
-            error, contrast_error = (
-                ((len(held) - 1) * torch.stack(values).var(dim=0, correction=0)).sqrt()
-                for values in zip(*without, strict=True)
-            )
+            rest = ([whole - part[f] for whole, part in zip(total, each, strict=True)] for f in held)
+            error, contrast_error = _jackknife([_estimates(*sums)[2:] for sums in rest])
             if total[0] - samples.max() < 2:  # a single sample has no covariance
                 contrast_error = torch.full_like(delta, torch.nan)
         discriminancy = delta / torch.where(frequency > 0, frequency, torch.nan)[:, None]
@@ -338,6 +329,16 @@ def _estimates(
     """P(l | m), E[g | m], Delta and the covariance from sums over the samples."""
     frequency, mean, delta = shares / samples, gradients / samples, products / samples
     return frequency, mean, delta, delta - frequency[:, None] * mean
+
+
+def _jackknife(without: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Standard errors of two estimates, from what they are without each fold."""
+    found = []
+    for values in zip(*without, strict=True):
+        mean = sum(values[1:], values[0]) / len(values)
+        squares = sum(((value - mean).square_() for value in values), torch.zeros_like(mean))
+        found.append((squares * ((len(values) - 1) / len(values))).sqrt_())
+    return found[0], found[1]
 
 
 def _context_lengths(mask: Tensor, context: Context) -> Tensor:
