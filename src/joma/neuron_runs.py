@@ -85,9 +85,15 @@ class NeuronsRun(Experiment):
 
     def claims(self, tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
         """Are there neurons in superposition, and more than by chance?"""
-        from joma.experiments._fig10_claims import more_than_chance, some_neuron
+        from joma.experiments._fig10_claims import (
+            different_queries,
+            more_than_chance,
+            selective,
+            some_neuron,
+        )
 
-        return [some_neuron(tables, "neurons"), more_than_chance(tables, "neurons")]
+        tested = (some_neuron, more_than_chance, different_queries, selective)
+        return [claim(tables, "neurons") for claim in tested]
 
 
 def named_text(text: str) -> Path | str:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from joma.reporting.claims import Claim
 
 LEVEL = 0.05
+SHARED = 0.1
 _SOURCE = "JoMA Fig. 10 and its appendix"
 
 
@@ -101,6 +102,36 @@ def learned(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
     )
 
 
+def different_queries(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
+    """Among the neurons in superposition, some have another query in each pattern."""
+    from joma.reporting.claims import judge, not_tested
+
+    facts: dict[str, Any] = {
+        "id": f"{name}.different_queries",
+        "source": "JoMA appendix (pattern superposition)",
+        "statement": "one neuron's weight holds several query vectors, each with its own pattern",
+    }
+    shared = _shared_queries(tables["neurons"])
+    if not len(shared):
+        return not_tested(**facts, reason="no neuron is in superposition at the level of the other claims")
+    apart = int((shared <= SHARED).sum())
+    null = None
+    if "untrained_neurons" in tables:
+        other = _shared_queries(tables["untrained_neurons"])
+        null = float((other <= SHARED).mean()) if len(other) else None
+    return judge(
+        apart > 0,
+        **facts,
+        expected=f"neurons in superposition (q <= {LEVEL:.0%}) with the same query token in at most "
+        f"{SHARED:.0%} of the pairs of contexts from different patterns",
+        measured=apart / len(shared),
+        null=null,
+        null_description="" if null is None else "share among those of the untrained network",
+        evidence=f"{apart} of {len(shared)}; in {int((shared > 0.5).sum())} most pairs share the query: one "
+        "query in different company",
+    )
+
+
 def selective(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
     """Neurons answer to what is attended to at all: their contexts are more alike than shuffled ones."""
     from joma.reporting.claims import judge, not_tested
@@ -134,6 +165,12 @@ def selective(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
 def _values(neurons: pandas.DataFrame, metric: str) -> Any:
     """(neurons that were scored,)"""
     return neurons[neurons["metric"] == metric]["value"].dropna().to_numpy()
+
+
+def _shared_queries(neurons: pandas.DataFrame) -> Any:
+    """(neurons in superposition,): share of pairs across patterns with the same query."""
+    wide = neurons.pivot(index=["layer", "stack", "neuron"], columns="metric", values="value")
+    return wide[wide["q_value"] <= LEVEL]["shared_queries"].to_numpy()
 
 
 def _shuffled_share(null: pandas.DataFrame, *, corrected: bool) -> float:

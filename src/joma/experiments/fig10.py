@@ -102,9 +102,16 @@ class Fig10(Experiment):
 
     def claims(self, tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
         """Does superposition exist, is it frequent, is it learned; are neurons selective at all?"""
-        from joma.experiments._fig10_claims import learned, more_than_chance, selective, some_neuron
+        from joma.experiments._fig10_claims import (
+            different_queries,
+            learned,
+            more_than_chance,
+            selective,
+            some_neuron,
+        )
 
-        return [claim(tables, "fig10") for claim in (some_neuron, more_than_chance, learned, selective)]
+        tested = (some_neuron, more_than_chance, different_queries, learned, selective)
+        return [claim(tables, "fig10") for claim in tested]
 
 
 def _trained_here(experiment: Fig10, progress: Progress) -> tuple[Any, Any, Any, Any, Any]:

@@ -242,13 +242,21 @@ def layer_table(neurons: pandas.DataFrame, null: pandas.DataFrame) -> pandas.Dat
 
 
 def choose_neurons(neurons: pandas.DataFrame, count: int) -> list[tuple[int, str, int]]:
-    """The neurons to show: the largest scores, spread over the layers; (layer, stack, neuron) each."""
-    score = neurons[(neurons["metric"] == "superposition") & (neurons["value"] > 0)]
-    score = score.sort_values(["value", "layer", "neuron"], ascending=[False, True, True], kind="stable")
-    layers = max(score[["layer", "stack"]].drop_duplicates().shape[0], 1)
+    """The neurons to show, (layer, stack, neuron) each: large scores, spread over the layers.
+
+    Ordered by the score times the share of pairs whose queries differ: the paper's neurons answer to
+    different queries, each with a pattern of its own.
+    """
+    wide = neurons.pivot(index=["layer", "stack", "neuron"], columns="metric", values="value").reset_index()
+    wide = wide[wide["superposition"] > 0]
+    order = wide["superposition"] * (1 - wide["shared_queries"])
+    wide = wide.assign(order=order).sort_values(
+        ["order", "superposition", "layer", "neuron"], ascending=[False, False, True, True], kind="stable"
+    )
+    layers = max(wide[["layer", "stack"]].drop_duplicates().shape[0], 1)
     per_layer = max(1, -(-2 * count // layers))
-    order = score.groupby(["layer", "stack"], sort=False).cumcount()
-    chosen = score[order < per_layer].head(count)
+    rank = wide.groupby(["layer", "stack"], sort=False).cumcount()
+    chosen = wide[rank < per_layer].head(count)
     return [(int(r.layer), str(r.stack), int(r.neuron)) for r in chosen.itertuples()]
 
 

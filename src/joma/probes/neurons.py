@@ -8,7 +8,8 @@ the block before where attention and MLP stand side by side (GPT-J, Phi, most of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,28 +129,23 @@ def find_neurons(
     room = 4096
     tokens_read = windows_read = 0
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    handles = [model.get_submodule(r.upper).register_forward_pre_hook(r.hook(state)) for r in readers]
-    try:
-        for tokens, mask in (progress or Progress()).track(batches, "neurons", total=_length(batches)):
-            here, real = tokens.to(device), mask.to(device)
-            place = real.to(torch.int64).cumsum(dim=1) - 1
-            state.usable = real & (place >= first_position) & ~torch.isin(here, excluded.to(device))
-            state.first_window = windows_read
-            watch.begin(here, real)
-            with untouched(model), watch:
-                run_batch(model, TokenBatch(tokens, mask))
-            for row, kept in zip(tokens.numpy(force=True), mask.numpy(force=True), strict=True):
-                # From the first to the last real token, so that positions stay what they are.
-                end = int(np.flatnonzero(kept)[-1]) + 1 if kept.any() else 0
-                windows[windows_read] = row[:end].astype(np.int32)
-                windows_read += 1
-            tokens_read += int(mask.sum())
-            if len(windows) > room:
-                windows = _referenced(windows, readers)
-                room = 2 * len(windows) + 4096
-    finally:
-        for handle in handles:
-            handle.remove()
+    for tokens, mask in (progress or Progress()).track(batches, "neurons", total=_length(batches)):
+        here, real = tokens.to(device), mask.to(device)
+        place = real.to(torch.int64).cumsum(dim=1) - 1
+        state.usable = real & (place >= first_position) & ~torch.isin(here, excluded.to(device))
+        state.first_window = windows_read
+        watch.begin(here, real)
+        with untouched(model), watch, _hooked(model, readers, state):
+            run_batch(model, TokenBatch(tokens, mask))
+        for row, kept in zip(tokens.numpy(force=True), mask.numpy(force=True), strict=True):
+            # From the first to the last real token, so that positions stay what they are.
+            end = int(np.flatnonzero(kept)[-1]) + 1 if kept.any() else 0
+            windows[windows_read] = row[:end].astype(np.int32)
+            windows_read += 1
+        tokens_read += int(mask.sum())
+        if len(windows) > room:
+            windows = _referenced(windows, readers)
+            room = 2 * len(windows) + 4096
     if not windows_read:
         raise InputError("find_neurons got no batch of text; give a text with words in it.")
     silent = [r.block.name for r in readers if not r.ran]
@@ -165,6 +161,17 @@ def find_neurons(
             "windows, or a lower first_position."
         )
     return NeuronContexts(found, _referenced(windows, readers), tokens_read, windows_read, skipped)
+
+
+@contextmanager
+def _hooked(model: nn.Module, readers: list[_Reader], state: _State) -> Iterator[None]:
+    """Only while a batch of the search runs: whoever makes the batches may run the model, too."""
+    handles = [model.get_submodule(r.upper).register_forward_pre_hook(r.hook(state)) for r in readers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _length(batches: Iterable[Any]) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from joma.reporting.figures import PALETTE, ink
-from joma.reporting.neurons_page import Context, Neuron, neurons_of
+from joma.reporting.neurons_page import Context, Neuron, Piece, neurons_of
 
 if TYPE_CHECKING:
     import pandas
@@ -17,7 +17,7 @@ _NEURONS, _PATTERNS, _CONTEXTS = 3, 2, 2
 _COLUMNS = 128
 """Characters in a line of text."""
 _FONT = 7.6
-_MOST_CHARACTERS = 240
+_MOST_CHARACTERS = 100
 
 
 def draw_neurons(tables: Mapping[str, pandas.DataFrame]) -> Figure:
@@ -112,15 +112,19 @@ def _wrapped(context: Context) -> list[Line]:
     # Back from the query while there is room; a bold piece farther back is worth a gap, not a page.
     while begin > 0 and length < _MOST_CHARACTERS:
         begin -= 1
-        length += len(context.pieces[begin].text)
-    lines: list[Line] = [[("…" if begin and context.pieces[begin].text != " …" else "", "plain")]]
+        length += len(_whole(context.pieces[begin]))
+    lines: list[Line] = [[("…" if begin and context.pieces[begin].text != "…" else "", "plain")]]
     for piece in context.pieces[begin : query + 4]:
         style = "bold" if piece.bold else "query" if piece.query else "plain"
         used = sum(len(text) for text, _ in lines[-1])
-        if used + len(piece.text) > _COLUMNS and piece.text.startswith(" "):
+        if used + len(_whole(piece)) > _COLUMNS and piece.lead:
             lines.append([])
-        lines[-1].append((piece.text, style))
+        lines[-1].append((_whole(piece), style))
     return lines
+
+
+def _whole(piece: Piece) -> str:
+    return piece.lead + piece.text
 
 
 def _write(axes: Any, blocks: list[list[Line]]) -> None:

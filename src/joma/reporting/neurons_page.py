@@ -18,6 +18,8 @@ TABLES = ("neurons", "contexts", "context_tokens")
 class Piece:
     """One token of a context."""
 
+    lead: str
+    """The blanks before its text, which are neither bold nor underlined."""
     text: str
     bold: bool
     """Among the strongest that the query attends to."""
@@ -101,10 +103,13 @@ def _pieces(tokens: pandas.DataFrame) -> list[Piece]:
     following = 0
     for token in tokens.itertuples():
         if token.place != following:
-            pieces.append(Piece(" \N{HORIZONTAL ELLIPSIS}", False, False, ""))
+            pieces.append(Piece(" ", "\N{HORIZONTAL ELLIPSIS}", False, False, ""))
         following = token.place + 1
         # A line's end is a token like others; as a blank it would be lost between two lines.
         text = str(token.piece).replace("\r", "").replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}")
         weight = f"{token.weight:.2f}" if token.weight > 0 else ""
-        pieces.append(Piece(text, bool(token.bold), bool(token.query), weight))
+        inner = text.lstrip()
+        # Of a token of blanks alone, they are the text.
+        lead = text[: len(text) - len(inner)] if inner else ""
+        pieces.append(Piece(lead, inner or text, bool(token.bold), bool(token.query), weight))
     return pieces
