@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from joma.errors import InputError
 from joma.measures.salience import Context
 from joma.probes.salience import token_salience
-from probe_models import FAMILIES, tiny_batch, tiny_model
+from probe_models import ENCODER_DECODERS, FAMILIES, IMAGES, tiny_batch, tiny_model
 
 KEY = ["layer", "query_token", "context_token"]
 
@@ -234,6 +234,28 @@ def test_any_transformer_with_a_loss_and_the_model_stays_as_it_was(family: str) 
     assert bool((marked.grad == 1).all())
     assert all(bool((value == before[name]).all()) for name, value in model.state_dict().items())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+EXPERTS = ("mixtral", "qwen3_moe", "gpt_oss")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f not in IMAGES])
+@pytest.mark.parametrize("at", ["activation", "pre_activation"])
+def test_every_family(family: str, at: Any) -> None:
+    batch = tiny_batch(family, "right")
+    batches = [(batch["input_ids"], batch["attention_mask"].bool())]
+
+    def loss(output: Any, tokens: Tensor, mask: Tensor) -> Tensor:
+        return (output.last_hidden_state[mask] ** 2).sum()
+
+    if family in EXPERTS:
+        with pytest.raises(InputError, match="mixture"):
+            token_salience(tiny_model(family), batches, loss=loss, at=at)
+        return
+    table = token_salience(tiny_model(family), batches, loss=loss, at=at, query_tokens=3)
+    assert len(table["module"].unique()) == {"albert": 1}.get(family, 4 if family in ENCODER_DECODERS else 2)
+    assert table.groupby(["layer", "module"])["salience"].max().gt(0).all()
 
 
 class Plain(nn.Module):
