@@ -228,6 +228,7 @@ def test_bad_input() -> None:
         (lambda: frequent_contexts([(tokens[:, :1], mask[:, :1])]), "longer sequences"),
         (lambda: frequent_contexts([(tokens, mask)], query_tokens=[77]), "query token 77"),
         (lambda: frequent_contexts([(tokens, mask)], query_tokens=0), "query_tokens = 0"),
+        (lambda: frequent_contexts([(tokens, mask)], context_tokens=[]), "context_tokens ="),
         (lambda: frequent_contexts([(tokens - 9, mask)]), "negative"),
     ):
         with pytest.raises(InputError, match=message):

@@ -90,6 +90,9 @@ def frequent_contexts(
         InputError: batches of another shape or type, no text, a query token that never has a context.
     """
     where, context = "frequent_contexts", context or Context()
+    for name, wanted in (("query_tokens", query_tokens), ("context_tokens", context_tokens)):
+        if (wanted if isinstance(wanted, int) else len(wanted)) < 1:
+            raise InputError(f"{where}: {name} = {wanted}; ask for at least one.")
     kept = [_checked_batch(tokens, mask, where) for tokens, mask in batches]
     if not kept or not any(bool(mask.any()) for _, mask in kept):
         raise InputError(
@@ -364,14 +367,10 @@ def _context_weights(samples: Tensor, context: Context) -> Tensor:
 
 def _queries(occurrences: Tensor, wanted: int | Sequence[int]) -> list[int]:
     if isinstance(wanted, int):
-        if wanted < 1:
-            raise InputError(f"frequent_contexts: query_tokens = {wanted}; ask for at least one.")
         order = torch.argsort(occurrences, descending=True, stable=True)[:wanted]
         found = [int(token) for token in order if occurrences[token] > 0]
         if not found:
-            raise InputError(
-                "frequent_contexts: no token has another one in its context; give longer sequences."
-            )
+            raise InputError("frequent_contexts: no token has another in its context; give longer sequences.")
         return found
     for token in wanted:
         if not 0 <= token < occurrences.numel() or not occurrences[token]:
