@@ -270,7 +270,7 @@ def _probe(words: list[str]) -> int:
     with_text.add_argument("--column", help="the table's column that holds the texts")
     with_text.add_argument("--tokenizer", help="name or folder of a tokenizer, in place of the model's own")
     with_text.add_argument("--length", type=int, help="tokens of a window (512, or the model's positions)")
-    with_text.add_argument("--tokens", type=int, help="tokens to read in all (at most 8192)")
+    with_text.add_argument("--tokens", type=int, help="tokens to read, in whole windows (about 8192)")
     with_text.add_argument("--batch-tokens", type=int, default=2048, help="tokens of a batch (2048)")
     with_text.add_argument("--sections", help="of attention,ranks,coherence,joint_dynamics,salience (all)")
     with_text.add_argument("--statistics", help="of the attention: entropy,renyi_2,self_mass, ...")

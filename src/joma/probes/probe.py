@@ -14,6 +14,7 @@ from torch import nn
 from joma.errors import InputError, nearest
 from joma.probes.attention import STATISTICS, attention_statistics
 from joma.probes.coherence import representation_coherence
+from joma.probes.joint_dynamics import joint_dynamics
 from joma.probes.loading import LoadedModel, load_model
 from joma.probes.salience import token_salience
 from joma.probes.summary import layer_summary
@@ -122,8 +123,6 @@ def probe(
         return {"coherence": representation_coherence(reading.module, batches, layers=chosen)}
 
     def joint() -> dict[str, pandas.DataFrame]:
-        from joma.probes.joint_dynamics import joint_dynamics
-
         batches = reading.batches(progress, "joint dynamics")
         return {"joint_dynamics": joint_dynamics(reading.module, batches, layers=chosen, heads=heads)}
 

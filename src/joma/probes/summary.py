@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas
 
-
 _ORDER = (
     *("entropy", "lowest", "highest", "normalised", "first_key"),
     *("rank_lower", "rank_gate", "cosine", "index"),
@@ -20,7 +19,8 @@ def layer_summary(tables: Mapping[str, pandas.DataFrame]) -> pandas.DataFrame:
 
     Columns, as far as they were measured: ``entropy`` (nats, mean over heads), ``lowest`` and ``highest``
     (of the heads' entropies), ``normalised``, ``first_key`` (mass), ``rank_lower``, ``rank_gate`` (stable),
-    ``cosine`` (mean absolute, of distinct tokens at the layer's input).
+    ``cosine`` (mean absolute, of distinct tokens at the layer's input), ``index`` (joint
+    dynamics, log against log, the sink left out, mean over heads).
     """
     import pandas
 
@@ -43,15 +43,15 @@ def layer_summary(tables: Mapping[str, pandas.DataFrame]) -> pandas.DataFrame:
             own = ranks[ranks["matrix"] == matrix]
             if len(own):
                 columns[f"rank_{matrix}"] = own.groupby("layer")["value"].mean()
-    order = [
-        name
-        for name in (*("entropy", "lowest", "highest", "normalised", "first_key", "rank_lower", "rank_gate"),)
-        if name in columns
-    ]
     if "coherence" in tables:
         rows = tables["coherence"]
         rows = rows[(rows["metric"] == "mean_absolute_cosine") & (rows["pairs"] == "different")]
         rows = rows[(rows["place"] == "input") & (rows["other_layer"] == rows["layer"]) & ~rows["centred"]]
         columns["cosine"] = rows.groupby("layer")["value"].mean()
-    table = pandas.DataFrame({name: columns[name] for name in order})
+    if "joint_dynamics" in tables:
+        rows = tables["joint_dynamics"]
+        rows = rows[(rows["metric"] == "index") & (rows["scale"] == "log") & (rows["sink"] == "out")]
+        rows = rows[(rows["given"] == "nothing") & rows["position"].isna() & rows["head"].isna()]
+        columns["index"] = rows.groupby("layer")["value"].mean()
+    table = pandas.DataFrame({name: columns[name] for name in _ORDER if name in columns})
     return table.rename_axis("layer").reset_index()

@@ -109,7 +109,7 @@ def windows(
         tokenizer: turns text into ids; token ids need none.
         column: the column of a table or data set that holds the texts or token ids.
         length: tokens of a window; by default 512, or the model's positions if those are fewer.
-        tokens: how many tokens to take in all; by default at most ``at_most``, 8,192.
+        tokens: how many tokens to take in all; by default about ``at_most``, 8,192 (whole windows).
         batch_tokens: tokens of a batch, padding included (a single window may be longer).
 
     Raises:

@@ -154,6 +154,19 @@ def _coherence_profile(axes: Axes, table: pandas.DataFrame) -> None:
     axes.legend(fontsize=7.5, ncols=2, loc="upper center")
 
 
+def _joint_dynamics(axes: Axes, table: pandas.DataFrame) -> None:
+    axes.set_title("joint-dynamics index (1: Theorem 1)")
+    chosen = (table["metric"] == "index") & (table["scale"] == "log") & (table["sink"] == "out")
+    rows = table[chosen & (table["given"] == "nothing") & table["position"].isna() & table["head"].notna()]
+    if rows.empty:
+        _nothing(axes, "no head has enough keys")
+        return
+    several = rows["stack"].nunique() > 1
+    names = rows["stack"] + " " + rows["layer"].astype(str) if several else rows["layer"].astype(str)
+    grid = rows.assign(row=names).pivot_table(index="row", columns="head", values="value", sort=False)
+    _image(axes, grid, "RdBu", -1.0, 1.0)
+
+
 def _plain_numbers(axes: Axes) -> None:
     """20, 50, 100 on a logarithmic axis that spans little more than a decade."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
