@@ -208,6 +208,23 @@ def test_sinks_are_one_more_outcome(size: int) -> None:
         agree(found, truth)
 
 
+@pytest.mark.parametrize("block_size", [1, 40, 5000, 1 << 14])
+@pytest.mark.parametrize("name", ["causal", "left padded", "window", "by head"])
+def test_blocks_of_any_size_join_to_the_same(name: str, block_size: int) -> None:
+    size = 30 if block_size < 100 else 300
+    arguments, keep = forms(size)[name]
+    query, key = qk(3, 6, 2, size, size)
+    found = joma.attention_entropy(query, key, statistics=EVERY, block_size=block_size, **arguments)
+    agree(found, dense(query, key, keep))
+
+
+def test_a_text_of_several_tiles_of_keys() -> None:
+    query, key = qk(1, 2, 1, 1300, 1300)
+    key[:, :, 0] *= 20  # a sink: the first tile's scores are far above those of the others
+    i, j = places(1300, 1300)
+    agree(joma.attention_entropy(query, key, causal=True, statistics=EVERY), dense(query, key, j <= i))
+
+
 def test_decoding_reads_one_row_against_a_long_cache() -> None:
     query, key = qk(2, 6, 2, 1, 3000)
     truth = dense(query, key)

@@ -100,6 +100,11 @@ def attention_entropy(
     is computed in float32 on keys centred per head (in float64 for float64 input); rows whose error
     estimate exceeds ``tolerance`` are computed again in float64.
 
+    Queries, keys, mask, bias and sinks are torch tensors on one device, or NumPy arrays, which are read in
+    place and measured on the CPU (NumPy has no bfloat16; other array types must be converted first).
+    What comes back are torch tensors, without gradient, on the queries' device; float32, or float64 for
+    float64 input.
+
     Args:
         query: (batch, heads, rows, width), or without batch, or without batch and heads; any strides;
             float16, bfloat16, float32 or float64, after rotary positions.
