@@ -67,7 +67,10 @@ def _piece(kernel: Kernel, scores: Scores, out: Moments, sample: slice, piece: P
     large = torch.linalg.vector_norm(mean, dim=-1)
     epsilon = torch.finfo(query.dtype).eps
     # Keys that cancel in their mean (two of them, half and half) have not lost their rounding.
-    error = ROUNDING * epsilon * (lse.abs() + length * (large + typical / 4))
+    # The sum over a block's keys errs by sqrt(512 / 12) units at random, in each of the width's directions
+    # on its own: with few of them more of that lies along the query.
+    narrow = max(1.0, 8.0 / math.sqrt(query.shape[-1]))
+    error = ROUNDING * epsilon * (lse.abs() + length * (narrow * large + typical / 4))
     keys = min(_KERNEL_BLOCK, piece.keys.stop - piece.keys.start)
     error += length * _swamped(typical, large, out.entropy[where], keys * epsilon)
     out.error[where] = error
