@@ -120,6 +120,109 @@ def test_a_large_tree_and_much_evidence() -> None:
     assert everything.log_evidence < -800  # far below the smallest float64
 
 
+def chain(edges: np.ndarray, zero: list[float], prior: list[float]) -> HiddenTree:
+    return HiddenTree(
+        class_probabilities=prior,
+        parents=np.arange(-1, len(edges) - 1),
+        correlations=edges,
+        zero_given_class=[zero],
+    )
+
+
+def test_a_long_chain_against_its_closed_form() -> None:
+    count = 100_000
+    random = np.random.default_rng(0)
+    edges = random.choice([1.0, 0.9999, -0.9999, -1.0], size=count)
+    edges[count // 2 - 20 : count // 2 + 20] = 0.7
+    tree = chain(edges, [0.9, 0.2], [0.3, 0.7])
+    root = 0.3 * 0.8 + 0.7 * -0.6  # E[s_0], s = 1 for value 0 and -1 for value 1
+    means = root * np.concatenate([[1.0], np.cumprod(edges[1:])])
+    np.testing.assert_allclose(tree.given().of_one, (1 - means) / 2, atol=1e-12)
+    assert tree.given().log_evidence == pytest.approx(0, abs=1e-12)
+    # Given the last value e: P[e | s_i] = (1 + e c s_i) / 2, c the product of the correlations below i.
+    below = np.concatenate([np.cumprod(edges[:0:-1])[::-1], [1.0]])
+    for value, sign in ((0, 1.0), (1, -1.0)):
+        found = tree.given({count - 1: value})
+        expected = (means + sign * below) / (1 + sign * below * means)
+        np.testing.assert_allclose(found.of_one, (1 - expected) / 2, atol=1e-12)
+        assert found.log_evidence == pytest.approx(np.log((1 + sign * means[-1]) / 2), abs=1e-12)
+    # A value in the middle cuts the chain in two.
+    middle = count // 2
+    found = tree.given({middle: 1, count - 1: 0})
+    upper = (means[:middle] - below[:middle] / below[middle]) / (
+        1 - below[:middle] / below[middle] * means[:middle]
+    )
+    np.testing.assert_allclose(found.of_one[:middle], (1 - upper) / 2, atol=1e-12)
+
+
+def node_by_node(tree: HiddenTree, evidence: dict[int, int]) -> tuple[np.ndarray, np.ndarray, float]:
+    """Pearl's messages in plain probabilities, one node after the other (no edge of correlation 1)."""
+    parents, edges = np.asarray(tree.parents).tolist(), np.asarray(tree.correlations).tolist()
+    prior, zero = np.asarray(tree.class_probabilities), np.asarray(tree.zero_given_class)
+    order = np.concatenate(tree.levels).tolist()
+    own = [[1.0, 1.0] for _ in parents]
+    for node, value in evidence.items():
+        own[node][1 - value] = 0.0
+    told: list[tuple[float, float]] = [(1.0, 1.0)] * len(parents)
+    log_evidence, roots = 0.0, [node for node, above in enumerate(parents) if above < 0]
+    for node in reversed(order):
+        a, b = own[node]
+        log_evidence += np.log(a + b)
+        own[node] = [a / (a + b), b / (a + b)]
+        if parents[node] >= 0:
+            stay = (1 + edges[node]) / 2
+            a, b = own[node]
+            told[node] = (stay * a + (1 - stay) * b, stay * b + (1 - stay) * a)
+            above = own[parents[node]]
+            above[0] *= told[node][0]
+            above[1] *= told[node][1]
+    given_label = np.array([zero[i] * own[r][0] + (1 - zero[i]) * own[r][1] for i, r in enumerate(roots)])
+    of_label = prior * given_label.prod(0)
+    from_above: list[tuple[float, float]] = [(1.0, 1.0)] * len(parents)
+    for i, root in enumerate(roots):
+        others = of_label / given_label[i]
+        from_above[root] = (float(others @ zero[i]), float(others @ (1 - zero[i])))
+    one = np.empty(len(parents))
+    for node in order:
+        if parents[node] >= 0:
+            above, stay = parents[node], (1 + edges[node]) / 2
+            a = from_above[above][0] * own[above][0] / told[node][0]
+            b = from_above[above][1] * own[above][1] / told[node][1]
+            a, b = a / (a + b), b / (a + b)
+            from_above[node] = (stay * a + (1 - stay) * b, stay * b + (1 - stay) * a)
+        a, b = from_above[node][0] * own[node][0], from_above[node][1] * own[node][1]
+        one[node] = b / (a + b)
+    return one, of_label / of_label.sum(), log_evidence + np.log(of_label.sum())
+
+
+@pytest.mark.parametrize("shape", ["chain", "caterpillar", "random", "forest"])
+def test_many_nodes_of_any_shape_against_one_node_after_the_other(shape: str) -> None:
+    count = 100_000 if shape == "chain" else 20_000
+    random, node = np.random.default_rng(1), np.arange(count)
+    parents = {
+        "chain": node - 1,
+        "caterpillar": np.where(node % 2 == 1, node - 1, node - 2),
+        "random": random.integers(0, np.maximum(node, 1)),
+        "forest": random.integers(np.maximum(node - 4, -1), node),
+    }[shape]
+    parents[0] = -1
+    names = random.permutation(count)
+    shuffled = np.empty(count, dtype=np.int64)
+    shuffled[names] = np.where(parents < 0, -1, names[parents])
+    tree = HiddenTree(
+        class_probabilities=[0.2, 0.5, 0.3],
+        parents=shuffled,
+        correlations=random.uniform(-0.95, 0.95, size=count),
+        zero_given_class=random.uniform(0.1, 0.9, size=((parents < 0).sum(), 3)),
+    )
+    seen = random.choice(count, size=count // 50, replace=False)
+    evidence = {int(n): int(v) for n, v in zip(seen, random.integers(0, 2, seen.size), strict=True)}
+    found, (one, label, log_evidence) = tree.given(evidence), node_by_node(tree, evidence)
+    np.testing.assert_allclose(found.of_one, one, atol=1e-12)
+    np.testing.assert_allclose(found.of_class, label, atol=1e-12)
+    assert found.log_evidence == pytest.approx(log_evidence, rel=1e-12)
+
+
 def test_sequences() -> None:
     values = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1]])
     assert sequences_from_leaves(values, length=4).tolist() == [[3, 3, 0, 2], [3, 3, 3, 3], [3, 0, 1, 2]]
@@ -140,6 +243,7 @@ def test_sequences() -> None:
         ({"zero_given_class": [[0.5, 1.2]]}, "between 0 and 1"),
         ({"zero_given_class": [[0.5]]}, r"\(1, 2\): nodes below"),
         ({"class_probabilities": [0.5, 0.6]}, "sum to one"),
+        ({"parents": np.zeros(0, dtype=int), "correlations": []}, "no node hangs from the class label"),
     ],
 )
 def test_bad_trees(change: dict[str, object], message: str) -> None:

@@ -3,7 +3,8 @@
 The distribution is HBLT's (JoMA Def. 1): a class label ``y_0`` with D values has binary children, which
 have binary children, down to the leaves, the tokens. A node keeps its parent's value with probability
 ``(1 + rho) / 2``, rho of its own edge. :class:`joma.theory.latent_tree.LatentTree` answers for every
-pair at once in O(nodes^2); here any evidence is answered in O(nodes D), for trees of 10^5 nodes too.
+pair at once in O(nodes^2); here any evidence is answered in O(nodes (D + log depth)), for trees
+of 10^5 nodes and any depth.
 """
 
 from __future__ import annotations
@@ -16,6 +17,16 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from joma.data.tree_paths import (
+    UNIT,
+    TreePaths,
+    apply,
+    cut,
+    depths,
+    normalised,
+    products_before,
+    products_to_the_end,
+)
 from joma.errors import InputError
 from joma.theory.latent_tree import LatentTree
 
@@ -70,6 +81,8 @@ class HiddenTree:
                 f"HiddenTree: parents of shape {parents.shape} ({parents.dtype}) and correlations of shape "
                 f"{edges.shape}; give one whole number and one correlation per node."
             )
+        if not parents.size:
+            raise InputError("HiddenTree: no node hangs from the class label; give at least one parent -1.")
         orphans = np.flatnonzero((parents < CLASS_LABEL) | (parents >= len(parents)))
         if orphans.size:
             node = orphans[0]
@@ -94,7 +107,7 @@ class HiddenTree:
             ("zero_given_class", zero),
         ):
             object.__setattr__(self, name, value)
-        _ = self.levels  # finds cycles
+        _ = self._depth  # finds cycles
 
     @classmethod
     def from_theory(cls, tree: LatentTree) -> Self:
@@ -122,22 +135,24 @@ class HiddenTree:
     @cached_property
     def levels(self) -> tuple[Nodes, ...]:
         """The nodes at distance 1, 2, ... from the class label, each level ascending."""
-        order = np.argsort(self._parents, kind="stable")
-        starts = np.searchsorted(self._parents[order], np.arange(-1, self.nodes + 1))
-        levels, current, found = [], order[: starts[1]], 0
-        while current.size:
-            levels.append(np.sort(current))
-            found += current.size
-            begin, count = starts[current + 1], starts[current + 2] - starts[current + 1]
-            offset = np.repeat(begin - np.concatenate([[0], np.cumsum(count)[:-1]]), count)
-            current = order[offset + np.arange(count.sum())]
-        if found < self.nodes:
-            missing = np.setdiff1d(np.arange(self.nodes), np.concatenate([*levels, np.array([], dtype=int)]))
+        order = np.argsort(self._depth, kind="stable")
+        return tuple(np.split(order, np.cumsum(np.bincount(self._depth)[1:])[:-1]))
+
+    @cached_property
+    def _depth(self) -> Nodes:
+        """(nodes,): distance from the class label."""
+        depth = depths(self._parents)
+        missing = np.flatnonzero(depth == 0)
+        if missing.size:
             raise InputError(
                 f"HiddenTree: {missing.size} nodes never reach the class label: a cycle holds or lies above "
                 f"node {missing[0]}; give every chain of parents an end at -1."
             )
-        return tuple(levels)
+        return depth
+
+    @cached_property
+    def _paths(self) -> TreePaths:
+        return cut(self._parents, self._depth)
 
     def sample(
         self, count: int, random: np.random.Generator, *, every_node: bool = False
@@ -167,8 +182,10 @@ class HiddenTree:
     ) -> Posterior:
         """Every node's and the class's probability given ``evidence`` (node -> 0 or 1) and the class.
 
-        Exact, by messages up and down the tree (Pearl's belief propagation), in logarithms, so that
-        the evidence of many nodes does not underflow; a factor 0 is counted apart.
+        Exact, by messages up and down the tree (Pearl's belief propagation), passed along whole paths at
+        once (:mod:`joma.data.tree_paths`), so that a chain of 10^5 nodes takes little longer than a bushy
+        tree. In logarithms, so that the evidence of many nodes does not underflow; a factor 0 is counted
+        apart.
 
         Raises:
             InputError: a node or value that does not exist, or evidence of probability 0.
@@ -190,35 +207,30 @@ class HiddenTree:
                 raise InputError(f"HiddenTree.given: class {class_label} is not one of 0..{len(label) - 1}.")
             label = np.where(np.arange(len(label)) == class_label, label, -np.inf)
 
-        # Products of messages as a finite sum and a number of zeros, so that one can be taken out again.
-        finite, zeros = np.where(np.isinf(local), 0.0, local), np.isinf(local).astype(np.int64)
-        up = np.zeros((self.nodes, 2))
-        for nodes in reversed(self.levels[1:]):
-            up[nodes] = _through_edge(_product(finite[nodes], zeros[nodes]), stay[nodes], flip[nodes])
-            sent, blocked, above = _split(up[nodes]), np.isinf(up[nodes]), self._parents[nodes]
-            np.add.at(finite, above, sent)
-            np.add.at(zeros, above, blocked)
+        # From here on in the order of the paths. The class label is asked apart, so that the edges of the
+        # nodes below it are unit matrices.
+        paths = self._paths
+        edge = np.stack([stay, flip, flip, stay], axis=-1).reshape(-1, 2, 2)[paths.nodes]
+        edge[paths.parent < 0] = UNIT
+        up = _Upwards(paths, edge, local[paths.nodes])
+        heads = np.flatnonzero(paths.parent < 0)
+        roots = heads[np.argsort(paths.nodes[heads])]
 
-        roots = self.levels[0]
-        to_label = _log_sum(top + _product(finite[roots], zeros[roots])[:, None, :])
-        finite_label, zeros_label = _split(to_label), np.isinf(to_label).astype(np.int64)
-        of_label = label + _product(finite_label.sum(0), zeros_label.sum(0))
-        log_evidence = float(_log_sum(of_label[None])[0])
-        if not np.isfinite(log_evidence):
+        to_label = _log_sum(top + up.message[roots][:, None, :])
+        finite, zeros = _split(to_label), np.isinf(to_label).astype(np.int64)
+        of_label = label + _product(finite.sum(0), zeros.sum(0))
+        relative = float(_log_sum(of_label[None])[0])
+        if not np.isfinite(relative):
             raise InputError(
                 "HiddenTree.given: this evidence has probability 0, so nothing can be conditioned on it."
             )
-
-        above_label = label + _product(finite_label.sum(0) - finite_label, zeros_label.sum(0) - zeros_label)
-        down = np.empty((self.nodes, 2))
-        down[roots] = _log_sum(np.swapaxes(above_label[:, :, None] + top, 1, 2))
-        for nodes in self.levels[1:]:
-            above = self._parents[nodes]
-            others = _product(finite[above] - _split(up[nodes]), zeros[above] - np.isinf(up[nodes]))
-            down[nodes] = _through_edge(down[above] + others, stay[nodes], flip[nodes])
-        belief = down + _product(finite, zeros)
-        of_one = np.exp(belief[:, 1] - _log_sum(belief))
-        return Posterior(log_evidence, np.exp(of_label - log_evidence), of_one)
+        above = label + _product(finite.sum(0) - finite, zeros.sum(0) - zeros)
+        from_label = np.zeros((len(paths.nodes), 2))
+        from_label[roots] = _log_sum(np.swapaxes(above[:, :, None] + top, 1, 2))
+        belief = up.beliefs(from_label)
+        of_one = np.empty(self.nodes)
+        of_one[paths.nodes] = np.exp(belief[:, 1] - _log_sum(belief))
+        return Posterior(relative + up.set_aside, np.exp(of_label - relative), of_one)
 
     def joint_probability(self, values: Mapping[int, int], *, class_label: int | None = None) -> float:
         """P of these nodes having these values (and of the class); 0 where that cannot be."""
@@ -271,6 +283,58 @@ def sequences_from_leaves(values: ArrayLike, *, length: int, padding: int | None
     return result
 
 
+class _Upwards:
+    """The messages from below, path by path, and with them what every node is believed to be.
+
+    A node's own evidence and the messages of the paths that hang from it are a product from which one factor
+    must be taken out again: a finite sum of logs, and a number of zeros.
+    """
+
+    def __init__(self, paths: TreePaths, edge: Array, local: Array) -> None:
+        """``edge``: (slots, 2, 2), logs; ``local``: (slots, 2), logs of the evidence, 0 or -inf."""
+        self.paths, self.edge = paths, edge
+        self.finite, self.zeros = _split(local), np.isinf(local).astype(np.int64)
+        self.message = np.empty_like(local)
+        """(slots, 2): log of what each node tells its parent, up to a factor."""
+        self.set_aside = 0.0
+        """Log of the factors left out of the messages of the nodes at the top, all in all."""
+        self.along = np.empty_like(edge)
+        for rank in reversed(paths.ranks):
+            own = _product(self.finite[rank], self.zeros[rank])
+            self.along[rank], scale = normalised(edge[rank] + own[:, None, :])
+            product, scale = products_to_the_end(self.along[rank], scale, paths.remaining[rank])
+            self.message[rank], more = normalised(np.logaddexp(product[:, :, 0], product[:, :, 1]))
+            heads = np.flatnonzero(paths.place[rank] == 0)
+            self.set_aside += float((scale + more)[heads].sum())
+            if rank.start:
+                sent, above = self.message[rank][heads], paths.parent[rank][heads]
+                np.add.at(self.finite, above, _split(sent))
+                np.add.at(self.zeros, above, np.isinf(sent))
+
+    def beliefs(self, from_label: Array) -> Array:
+        """(slots, 2): log P[value | evidence] up to a factor, by node.
+
+        ``from_label``: (slots, 2), the class label's message to each node at the top, unused elsewhere.
+        """
+        paths, down = self.paths, np.empty_like(self.message)
+        goes_on = np.flatnonzero(paths.remaining > 0)
+        kept_child = np.zeros_like(self.message)
+        kept_child[goes_on] = self.message[goes_on + 1]
+        for rank in paths.ranks:
+            heads = rank.start + np.flatnonzero(paths.place[rank] == 0)
+            if rank.start:
+                above = paths.parent[heads]
+                sent = self.message[heads]
+                others = _product(self.finite[above] - _split(sent), self.zeros[above] - np.isinf(sent))
+                entering, _ = normalised(down[above] + others + kept_child[above])
+            else:
+                entering = from_label[heads]
+            of_path = np.cumsum(paths.place[rank] == 0) - 1
+            arriving = apply(entering[of_path], products_before(self.along[rank], paths.place[rank]))
+            down[rank], _ = normalised(apply(arriving, self.edge[rank]))
+        return down + _product(self.finite, self.zeros) + kept_child
+
+
 def _split(message: Array) -> Array:
     return np.where(np.isinf(message), 0.0, message)
 
@@ -285,14 +349,4 @@ def _log_sum(x: Array) -> Array:
     safe = np.where(np.isinf(top), 0.0, top)
     with np.errstate(divide="ignore"):
         result: Array = np.log(np.exp(x - safe).sum(axis=-1)) + safe[..., 0]
-    return result
-
-
-def _through_edge(message: Array, stay: Array, flip: Array) -> Array:
-    """A message (nodes, 2) multiplied by the symmetric M(rho) of each node's edge."""
-    same, other = stay[:, None] + message, flip[:, None] + message[:, ::-1]
-    top = np.maximum(same, other)
-    safe = np.where(np.isinf(top), 0.0, top)
-    with np.errstate(divide="ignore"):
-        result: Array = np.log(np.exp(same - safe) + np.exp(other - safe)) + safe
     return result
