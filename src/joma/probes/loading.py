@@ -97,7 +97,11 @@ def resolve(model: str | Path, revision: str | None = None) -> Path:
             raise InputError(f"revision = {revision!r} is for models on the hub; {path} is a local path.")
         return path
     name = str(model)
-    if not _HUB_NAME.fullmatch(name) or path.suffix in (".gguf", ".safetensors", ".bin", ".pt"):
+    if (
+        not _HUB_NAME.fullmatch(name)
+        or name.startswith((".", "~"))
+        or path.suffix in (".gguf", ".safetensors", ".bin", ".pt")
+    ):
         raise InputError(f"{name} does not exist; give a folder, a .gguf file or a model's name on the hub.")
     name, _, named = name.partition("@")
     if named and revision is not None and named != revision:
