@@ -254,6 +254,15 @@ def test_what_does_not_vary_has_no_index() -> None:
     assert bool(flat[Variant("recency", "log", "nothing", "out")].isfinite().all())
 
 
+def test_norms_that_differ_by_rounding_are_constant() -> None:
+    scores, prediction = causal(layer(7)["scores"]), layer(7)["u"][..., :HEADS].square().transpose(1, 2)
+    norm = 32.0 * (1 + 1e-6 * torch.rand(BATCH, 1, TOKENS, dtype=torch.float64))
+    found = joint_dynamics_index(scores, prediction, input_norm=norm, draws=0)
+    assert bool(found[Variant("input_norm", "linear", "nothing", "out")].isnan().all())
+    found = joint_dynamics_index(scores, prediction, input_norm=norm + torch.rand_like(norm), draws=0)
+    assert bool(found[Variant("input_norm", "linear", "nothing", "out")][..., 10:].isfinite().all())
+
+
 def test_bad_input_is_refused() -> None:
     scores, prediction = torch.randn(1, 2, 12, 12), torch.rand(1, 2, 12)
     broken = scores.clone()

@@ -14,14 +14,14 @@ The sum over neurons is a quadratic form in the head's value, with one small Gra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from joma.errors import InputError
-from joma.measures.row_correlations import RowMoments, rank_correlation
+from joma.measures.row_correlations import RowMoments, rank_correlation, row_moments
 
 Sink = Literal["in", "out"]
 
@@ -37,8 +37,9 @@ CONTROLS: Mapping[str, tuple[str, ...]] = {
 (recency), and the logarithm of the value's squared norm ``|W_V^h u_l|^2``."""
 
 _KEY_CONTROLS = ("position", "log_value_norm")
-_OTHER = {"in": "out", "out": "in"}
 _LOGITS_AT_ONCE = 2**19
+_ROUNDING = 1e-5
+"""Sums of squares computed in float32 that differ by no more than this share are equal."""
 
 
 class Variant(NamedTuple):
@@ -208,8 +209,8 @@ def joint_dynamics_index(
             f"joint_dynamics_index: first {tuple(sink.shape)} must be a key (0 to {keys - 1}) of each of "
             f"{batch} samples."
         )
-    is_sink = torch.arange(keys, device=prediction.device) == sink.to(prediction.device)[:, None, None, None]
-    features = _features(prediction, value_norm, input_norm, is_sink[:, 0, 0], draws, seed)
+    sink = sink.to(prediction.device)
+    features = _features(prediction, value_norm, input_norm, sink, draws, seed)
     step = max(1, _LOGITS_AT_ONCE // (batch * heads * keys))
     parts: dict[Variant, list[Tensor]] = {}
     for begin in range(0, rows, step):
@@ -219,7 +220,7 @@ def joint_dynamics_index(
             raise InputError(
                 f"joint_dynamics_index: a score of queries {some.start} to {some.stop - 1} is NaN or +inf."
             )
-        found = _of_rows(block, some, features, is_sink, rank_every, minimum_keys)
+        found = _of_rows(block, some, features, sink, rank_every, minimum_keys)
         for variant, values in found:
             parts.setdefault(variant, []).append(values)
     return {variant: torch.cat(values, -1) for variant, values in parts.items()}
@@ -229,7 +230,7 @@ def _features(
     prediction: Tensor,
     value_norm: Tensor | None,
     input_norm: Tensor | None,
-    is_sink: Tensor,
+    first: Tensor,
     draws: int,
     seed: int,
 ) -> dict[str, Tensor]:
@@ -251,13 +252,14 @@ def _features(
                 f"joint_dynamics_index: {name} holds a value that is negative or not finite; it is a sum of "
                 "squares (padding: give zeros)."
             )
-        raw[name] = values.double()
+        raw[name] = _but_for_rounding(values.double())
         # Zeros (padding; a token without any effect) have no logarithm: below all others, not -inf.
         positive = raw[name] > 0
         least = torch.where(positive, raw[name], torch.inf).amin(-1, keepdim=True)
         raw[f"log_{name}"] = torch.where(positive, raw[name], least).log()
     raw["position"] = torch.arange(keys, dtype=torch.float64, device=device).expand(batch, 1, keys)
     generator = torch.Generator().manual_seed(seed)
+    is_sink = torch.arange(keys, device=device) == first[:, None]
     for draw in range(draws):
         # Random numbers, in whose order the tokens are put; the sink, where it is left out, stays itself.
         lots = torch.rand(batch, keys, generator=generator, dtype=torch.float64).to(device)
@@ -267,6 +269,14 @@ def _features(
             for prefix in ("", "log_"):
                 raw[f"{prefix}null_{sink}_{draw}"] = raw[f"{prefix}prediction"].gather(-1, index)
     return {name: _standardised(values) for name, values in raw.items()}
+
+
+def _but_for_rounding(values: Tensor) -> Tensor:
+    """One number where the positive ones are equal but for rounding: RMSNorm's outputs have one length."""
+    largest = values.amax(-1, keepdim=True)
+    least = torch.where(values > 0, values, torch.inf).amin(-1, keepdim=True)
+    equal = largest - least <= _ROUNDING * largest
+    return torch.where(equal, torch.ones_like(values), values)
 
 
 def _shuffled(lots: Tensor, fixed: Tensor) -> Tensor:
@@ -290,35 +300,43 @@ def _of_rows(
     block: Tensor,
     rows: slice,
     features: Mapping[str, Tensor],
-    is_sink: Tensor,
+    first: Tensor,
     rank_every: int,
     minimum_keys: int,
 ) -> Iterator[tuple[Variant, Tensor]]:
     seen = block > -torch.inf
     logits = block.double().masked_fill(~seen, 0.0)
+    if bool((seen == seen[:, :1]).all()):
+        seen = seen[:, :1]
     resolution = torch.finfo(block.dtype).eps * logits.abs().amax(-1)
-    enough = (seen & ~is_sink).sum(-1) >= minimum_keys
-    sinks: tuple[Sink, ...] = ("out", "in")
-    for sink in sinks:
-        keep = seen & ~is_sink if sink == "out" else seen
-        here = {name: values for name, values in features.items() if f"null_{_OTHER[sink]}" not in name}
-        moments = RowMoments(logits, keep, rows, here, [n for n in _KEY_CONTROLS if n in here])
-        usable = enough & moments.attention_varies(resolution)
-        for variant, name, controls in _variants(here, sink):
-            values = moments.correlation(name, controls)
-            yield (
-                variant,
-                (-values if name == "log_distance" else values).masked_fill(~usable, torch.nan),
-            )
+    without = row_moments(
+        logits, seen, first, rows, features, [name for name in _KEY_CONTROLS if name in features]
+    )
+    enough = without.count >= minimum_keys
+    some = torch.arange(rows.start, rows.stop, device=block.device) % max(rank_every, 1) == 0
+    not_first = torch.arange(block.shape[-1], device=block.device) != first[:, None, None, None]
+    sinks: tuple[tuple[Sink, RowMoments], ...] = (("out", without), ("in", without.with_first_key()))
+    for sink, moments in sinks:
+        # Logits that differ by no more than the rounding of their dtype do not vary.
+        varies = moments.attention > moments.count * (8 * resolution).square()
+        hopeless = ~(enough & varies)
+        plain = moments.correlations()
+        for variant, name, controls in _variants(moments.names, sink):
+            if controls or name == "log_distance":
+                values = moments.correlation(name, controls)
+            else:
+                values = plain[..., moments.names.index(name)]
+            values = -values if name == "log_distance" else values
+            yield variant, values.masked_fill(hopeless, torch.nan)
         if rank_every:
-            some = torch.arange(rows.start, rows.stop, device=block.device) % rank_every == 0
+            keep = (seen & not_first if sink == "out" else seen)[:, :, some].expand(-1, len(block[0]), -1, -1)
             ranks = torch.full_like(logits[..., 0], torch.nan)
-            values = rank_correlation(block[:, :, some], keep[:, :, some], features["prediction"])
-            ranks[:, :, some] = values.masked_fill(~usable[:, :, some], torch.nan)
+            values = rank_correlation(block[:, :, some], keep, features["prediction"])
+            ranks[:, :, some] = values.masked_fill(hopeless[:, :, some], torch.nan)
             yield Variant("index", "rank", "nothing", sink), ranks
 
 
-def _variants(features: Mapping[str, Tensor], sink: Sink) -> Iterator[tuple[Variant, str, tuple[str, ...]]]:
+def _variants(features: Sequence[str], sink: Sink) -> Iterator[tuple[Variant, str, tuple[str, ...]]]:
     """What is correlated with log-attention: variant, name of the feature, and what is held fixed."""
     for scale, prefix in (("linear", ""), ("log", "log_")):
         for given, controls in CONTROLS.items():
