@@ -50,6 +50,7 @@ def test_run_directory(run: Run) -> None:
     assert [claim.id for claim in run.claims] == [
         "neurons.exists",
         "neurons.more_than_chance",
+        "neurons.unrelated",
         "neurons.different_queries",
         "neurons.selective",
     ]

@@ -90,9 +90,10 @@ class NeuronsRun(Experiment):
             more_than_chance,
             selective,
             some_neuron,
+            unrelated,
         )
 
-        tested = (some_neuron, more_than_chance, different_queries, selective)
+        tested = (some_neuron, more_than_chance, unrelated, different_queries, selective)
         return [claim(tables, "neurons") for claim in tested]
 
 

@@ -50,7 +50,8 @@ def test_tables_of_both_networks(run: Run) -> None:
 
 def test_claims_say_what_the_tables_say(run: Run) -> None:
     claims = {claim.id.removeprefix("fig10."): claim for claim in run.claims}
-    assert set(claims) == {"exists", "more_than_chance", "different_queries", "learned", "selective"}
+    names = {"exists", "more_than_chance", "unrelated", "different_queries", "learned", "selective"}
+    assert set(claims) == names
     wide = run.tables["neurons"].pivot(index=["layer", "neuron"], columns="metric", values="value")
     other = run.tables["untrained_neurons"].pivot(index=["layer", "neuron"], columns="metric", values="value")
     scored = wide["p_value"].dropna()

@@ -102,6 +102,39 @@ def learned(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
     )
 
 
+def unrelated(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
+    """The patterns of a neuron are no more alike in meaning than those of different neurons."""
+    from scipy.stats import binomtest
+
+    from joma.reporting.claims import judge, not_tested
+
+    facts: dict[str, Any] = {
+        "id": f"{name}.unrelated",
+        "source": _SOURCE,
+        "statement": "the patterns of a neuron in superposition have no more to do with each other in "
+        "meaning than those of different neurons",
+    }
+    p = _of_significant(tables["neurons"], "relatedness_p_value")
+    if not len(p):
+        return not_tested(
+            **facts, reason="no neuron is in superposition, or the model's embeddings are not known"
+        )
+    related = int((p <= LEVEL).sum())
+    chance = binomtest(related, len(p), LEVEL, alternative="greater").pvalue
+    return judge(
+        bool(chance >= LEVEL),
+        **facts,
+        expected=f"patterns more alike in the embedding space than 95 % of those of different neurons: in "
+        f"{LEVEL:.0%} of the neurons in superposition (q <= {LEVEL:.0%}), no more",
+        measured=related / len(p),
+        null=LEVEL,
+        null_description="patterns of different neurons of the layer",
+        evidence=f"{related} of {len(p)} neurons have patterns related in meaning, {len(p) - related} have "
+        f"not; binomial p = {chance:.2g}; mean cosine between a neuron's patterns "
+        f"{_of_significant(tables['neurons'], 'relatedness').mean():.3f}",
+    )
+
+
 def different_queries(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
     """Among the neurons in superposition, some have another query in each pattern."""
     from joma.reporting.claims import judge, not_tested
@@ -111,13 +144,13 @@ def different_queries(tables: Mapping[str, pandas.DataFrame], name: str) -> Clai
         "source": "JoMA appendix (pattern superposition)",
         "statement": "one neuron's weight holds several query vectors, each with its own pattern",
     }
-    shared = _shared_queries(tables["neurons"])
+    shared = _of_significant(tables["neurons"], "shared_queries")
     if not len(shared):
         return not_tested(**facts, reason="no neuron is in superposition at the level of the other claims")
     apart = int((shared <= SHARED).sum())
     null = None
     if "untrained_neurons" in tables:
-        other = _shared_queries(tables["untrained_neurons"])
+        other = _of_significant(tables["untrained_neurons"], "shared_queries")
         null = float((other <= SHARED).mean()) if len(other) else None
     return judge(
         apart > 0,
@@ -167,10 +200,10 @@ def _values(neurons: pandas.DataFrame, metric: str) -> Any:
     return neurons[neurons["metric"] == metric]["value"].dropna().to_numpy()
 
 
-def _shared_queries(neurons: pandas.DataFrame) -> Any:
-    """(neurons in superposition,): share of pairs across patterns with the same query."""
+def _of_significant(neurons: pandas.DataFrame, metric: str) -> Any:
+    """(neurons in superposition with that number,): the number."""
     wide = neurons.pivot(index=["layer", "stack", "neuron"], columns="metric", values="value")
-    return wide[wide["q_value"] <= LEVEL]["shared_queries"].to_numpy()
+    return wide[wide["q_value"] <= LEVEL][metric].dropna().to_numpy()
 
 
 def _shuffled_share(null: pandas.DataFrame, *, corrected: bool) -> float:

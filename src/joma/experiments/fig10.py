@@ -90,9 +90,17 @@ class Fig10(Experiment):
     ) -> dict[str, pandas.DataFrame]:
         from joma.probes.neuron_probe import superposition_tables
         from joma.probes.neurons import find_neurons
+        from joma.probes.pattern_meaning import embedding_matrix
 
         found = find_neurons(model, pieces, top=self.top, special=special, seed=self.seed, progress=progress)
-        return superposition_tables(found, piece, smallest=self.smallest, show=self.shown, seed=self.seed)
+        return superposition_tables(
+            found,
+            piece,
+            embedding=embedding_matrix(model),
+            smallest=self.smallest,
+            show=self.shown,
+            seed=self.seed,
+        )
 
     def draw(self, tables: Mapping[str, pandas.DataFrame]) -> Figure:
         """Scores beside the nulls', by layer, and a few neurons' contexts with attended tokens in bold."""
@@ -108,9 +116,10 @@ class Fig10(Experiment):
             more_than_chance,
             selective,
             some_neuron,
+            unrelated,
         )
 
-        tested = (some_neuron, more_than_chance, different_queries, learned, selective)
+        tested = (some_neuron, more_than_chance, unrelated, different_queries, learned, selective)
         return [claim(tables, "fig10") for claim in tested]
 
 

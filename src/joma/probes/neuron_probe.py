@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from joma.errors import InputError
@@ -21,6 +23,7 @@ from joma.probes.neuron_scores import (
     score_layers,
 )
 from joma.probes.neurons import TOP, NeuronContexts, find_neurons
+from joma.probes.pattern_meaning import embedding_matrix
 from joma.probes.texts import windows
 from joma.progress import Progress
 
@@ -117,7 +120,13 @@ def probe_neurons(
         progress=progress,
     )
     tables = superposition_tables(
-        found, piece_of(loaded.tokenizer), neurons=neurons, smallest=smallest, show=show, seed=seed
+        found,
+        piece_of(loaded.tokenizer),
+        embedding=embedding_matrix(loaded.model),
+        neurons=neurons,
+        smallest=smallest,
+        show=show,
+        seed=seed,
     )
     import pandas
 
@@ -138,6 +147,7 @@ def superposition_tables(
     found: NeuronContexts,
     piece: Callable[[int], str],
     *,
+    embedding: NDArray[np.float32] | None = None,
     neurons: Sequence[int] | None = None,
     smallest: int = SMALLEST,
     show: int = SHOWN,
@@ -146,7 +156,7 @@ def superposition_tables(
     """Score what was found and write it out: the tables of :class:`Neurons` but for ``model``."""
     import pandas
 
-    scores = score_layers(found, smallest=smallest, seed=seed)
+    scores = score_layers(found, piece=piece, embedding=embedding, smallest=smallest, seed=seed)
     table, null = neuron_table(scores), null_table(scores)
     if neurons is None:
         chosen = choose_neurons(table, show)

@@ -19,6 +19,7 @@ from joma.measures.superposition import (
     superposition,
 )
 from joma.probes.neurons import LayerContexts, NeuronContexts
+from joma.probes.pattern_meaning import folded, relatedness
 
 if TYPE_CHECKING:
     import pandas
@@ -29,6 +30,8 @@ SMALLEST = 3
 """Contexts that make a pattern, by default."""
 BEFORE, BEHIND, BESIDE = 28, 5, 2
 """Tokens shown before and behind the query, and on either side of bold tokens farther away."""
+LEVEL = 0.05
+"""Neurons with a p-value above it are not looked at for what their patterns mean."""
 BOLD_SHARE = 0.5
 """Bold are the strongest attended tokens that together get this share of what all kept ones get."""
 
@@ -50,10 +53,20 @@ class LayerScores:
     """(followed,): of so large a mean similarity of all contexts among the shuffled."""
     shared_queries: NDArray[np.float64]
     """(followed,): of the pairs of contexts in different patterns, the share with the same query token."""
+    relatedness: NDArray[np.float64]
+    """(followed,): mean cosine between the patterns' embeddings; NaN where p > 0.05 or they are not known."""
+    relatedness_probability: NDArray[np.float64]
+    """(followed,): of patterns of different neurons being so alike."""
 
 
 def score_layers(
-    contexts: NeuronContexts, *, smallest: int = SMALLEST, null_scores: int = NULL_SCORES, seed: int = 0
+    contexts: NeuronContexts,
+    *,
+    piece: Callable[[int], str] | None = None,
+    embedding: NDArray[np.float32] | None = None,
+    smallest: int = SMALLEST,
+    null_scores: int = NULL_SCORES,
+    seed: int = 0,
 ) -> list[LayerScores]:
     """Score every neuron, and shuffled ones for the null, layer by layer.
 
@@ -62,6 +75,8 @@ def score_layers(
 
     Args:
         contexts: what :func:`joma.probes.neurons.find_neurons` found.
+        piece: token id -> its text: tokens that differ in case or blanks alone then count as one.
+        embedding: (vocabulary, width), the model's: for the relatedness of patterns.
         smallest: contexts that make a pattern.
         null_scores: shuffled neurons of each layer, about; every neuron is shuffled equally often, and once
             at least.
@@ -76,8 +91,9 @@ def score_layers(
             f"{2 * smallest}; give a longer text or shorter windows."
         )
     tokens = _WindowTokens(contexts.windows)
+    same = np.arange(tokens.largest + 1) if piece is None else folded(np.unique(tokens.ids), piece)
     return [
-        _score(layer, tokens, smallest, null_scores, np.random.default_rng([seed, number]))
+        _score(layer, tokens, same, embedding, smallest, null_scores, np.random.default_rng([seed, number]))
         for number, layer in enumerate(contexts.layers)
     ]
 
@@ -85,12 +101,15 @@ def score_layers(
 def _score(
     layer: LayerContexts,
     tokens: _WindowTokens,
+    same: NDArray[np.int64],
+    embedding: NDArray[np.float32] | None,
     smallest: int,
     null_scores: int,
     random: np.random.Generator,
 ) -> LayerScores:
     active = layer.active
-    ids = tokens.at(layer.window[..., None], layer.attended)
+    attended = tokens.at(layer.window[..., None], layer.attended)
+    ids = same[attended]
     weight = np.where(active[..., None], layer.weight, 0.0)
     # One and the same context may serve many neurons; it tells once how rare its tokens are.
     _, once = np.unique(np.stack([layer.window, layer.position])[:, active], axis=1, return_index=True)
@@ -107,16 +126,26 @@ def _score(
         *(np.concatenate([getattr(n, name) for n in nulls]) for name in Superposition.__dataclass_fields__)
     )
     scored = np.isfinite(found.score)
-    queries = tokens.at(layer.window, layer.position)
+    queries = same[tokens.at(layer.window, layer.position)]
+    probability = _probability(found.score, null.score)
+    alike, alike_probability = np.full(len(queries), np.nan), np.full(len(queries), np.nan)
+    if embedding is not None:
+        # Of neurons that are not beyond chance nobody asks what their patterns mean.
+        beyond = np.flatnonzero((probability <= LEVEL) & (found.patterns >= 2))
+        alike[beyond], alike_probability[beyond] = relatedness(
+            attended[beyond], weight[beyond], found.pattern[beyond], embedding, random=random
+        )
     return LayerScores(
         contexts=layer,
         found=found,
         null=null,
-        probability=_probability(found.score, null.score),
+        probability=probability,
         likeness_probability=_probability(
             np.where(scored, found.overall, np.nan), null.overall[np.isfinite(null.score)]
         ),
         shared_queries=_shared(queries, found.pattern),
+        relatedness=alike,
+        relatedness_probability=alike_probability,
     )
 
 
@@ -163,9 +192,11 @@ def neuron_table(scores: Sequence[LayerScores]) -> pandas.DataFrame:
     shuffled contexts, ``q_value`` the same after Benjamini and Hochberg over all neurons; ``patterns``,
     ``cohesion`` and ``between`` describe the patterns found; ``shared_queries`` is the share of pairs of
     contexts from different patterns with the same query token (1: one query in different company; 0:
-    different queries as well); ``similarity`` is that of all pairs of contexts and ``similarity_p_value``
-    its rank among shuffled ones (small: the neuron cares for what is attended to at all); ``contexts``
-    how many activate it; ``largest_activation``.
+    different queries as well); ``relatedness`` the cosine between the patterns in the embedding space (of
+    neurons with a p-value of at most 0.05) and ``relatedness_p_value`` its rank among patterns of different
+    neurons (small: related in meaning); ``similarity`` that of all pairs of contexts and
+    ``similarity_p_value`` its rank among shuffled ones (small: the neuron cares for what is attended to at
+    all); ``contexts`` how many activate it; ``largest_activation``.
     """
     import pandas
     from scipy.stats import false_discovery_control
@@ -181,6 +212,8 @@ def neuron_table(scores: Sequence[LayerScores]) -> pandas.DataFrame:
             "cohesion": found.cohesion,
             "between": found.between,
             "shared_queries": one.shared_queries,
+            "relatedness": one.relatedness,
+            "relatedness_p_value": one.relatedness_probability,
             "similarity": found.overall,
             "similarity_p_value": one.likeness_probability,
             "contexts": layer.active.sum(axis=1).astype(np.float64),

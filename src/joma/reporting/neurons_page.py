@@ -88,6 +88,11 @@ def _numbers(row: Any) -> str:
     found = (
         f"{patterns} patterns, similarity {row['cohesion']:.2f} within the loosest and {row['between']:.2f} "
         f"between them, query shared by {row['shared_queries']:.0%} of pairs"
+        + (
+            f", cosine of their embeddings {row['relatedness']:.2f}"
+            if row["relatedness"] == row["relatedness"]
+            else ""
+        )
         if patterns
         else "no two patterns stand apart"
     )
