@@ -1,0 +1,125 @@
+"""What JoMA Theorem 1 says of attention and neurons, judged from the tables of the joint dynamics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas
+
+    from joma.reporting.claims import Claim
+
+NEAR_ONE = 0.99
+SPREADS = 2.0
+"""An index beyond so many spreads of the shuffled null is not chance."""
+SAME_SIGN = 0.9
+_SHUFFLED = "the same index with the prediction shuffled over the tokens"
+
+
+def exp_flow(block: pandas.DataFrame) -> Claim:
+    """The positive control."""
+    from joma.reporting.claims import judge
+
+    last = block[(block["attention"] == "exp") & (block["progress"] == 1.0)]
+    index = last[last["metric"] == "index"]["value"]
+    null = last[last["metric"] == "null"]["value"].abs()
+    softmax = block[(block["attention"] == "softmax") & (block["progress"] == 1.0)]
+    of_softmax = softmax[softmax["metric"] == "index"]["value"]
+    return judge(
+        bool(index.min() > NEAR_ONE),
+        id="joint_dynamics.exp_flow",
+        source="JoMA Thm 1",
+        statement="with exp attention the logits become 1/2 sum_k v_k(l)^2 + c: the index goes to 1",
+        expected=f"above {NEAR_ONE} at the end of every flow",
+        measured=index.min(),
+        tolerance=NEAR_ONE,
+        null=null.quantile(0.95),
+        null_description=_SHUFFLED + " (size that 1 in 20 exceeds)",
+        evidence=f"smallest of {len(index)} flows from random weights; with softmax attention "
+        f"{of_softmax.min():.2f} to {of_softmax.max():.2f}",
+    )
+
+
+def positive_when_trained(curves: pandas.DataFrame) -> Claim:
+    """Theorem 1's sign in decoders."""
+    from joma.experiments.joint_dynamics import of_layers
+    from joma.reporting.claims import judge
+
+    last = curves[curves["step"] == curves["step"].max()]
+    index = of_layers(last).set_index(["run", "layer"])["value"]
+    spread = of_layers(last, "null_spread").set_index(["run", "layer"])["value"]
+    start = of_layers(curves[curves["step"] == 0])["value"]
+    positive = (index > SPREADS * spread).sum()
+    negative = (index < -SPREADS * spread).sum()
+    worst = index.idxmin()
+    return judge(
+        bool(positive == len(index)),
+        id="joint_dynamics.positive",
+        source="JoMA Thm 1, applied to a trained decoder (softmax, Adam)",
+        statement="trained attention grows with 1/2 sum_k v_k(l)^2: the index is positive in every layer",
+        expected=f"above {SPREADS:g} spreads of the shuffled null in every run and layer",
+        measured=index.min(),
+        tolerance=float(SPREADS * spread.max()),
+        null=start.mean(),
+        null_description="mean index of the untrained decoders",
+        evidence=f"{positive} of {len(index)} (run, layer) positive, {negative} negative beyond the null; "
+        f"lowest in {worst[0]}, layer {worst[1]}; largest {index.max():.3f}",
+    )
+
+
+def grows_with_training(curves: pandas.DataFrame) -> Claim:
+    """Whether training moves the index the way that the theorem says."""
+    from joma.experiments.joint_dynamics import of_layers
+    from joma.reporting.claims import judge
+
+    ends = [
+        of_layers(curves[curves["step"] == step]).set_index(["run", "layer"])[["value", "standard_error"]]
+        for step in (0, curves["step"].max())
+    ]
+    change = ends[1]["value"] - ends[0]["value"]
+    error = (ends[0]["standard_error"] ** 2 + ends[1]["standard_error"] ** 2) ** 0.5
+    return judge(
+        bool((change > 2 * error).all()),
+        id="joint_dynamics.grows",
+        source="JoMA Thm 1, applied to a trained decoder (softmax, Adam)",
+        statement="training raises the index above that of the untrained network, in every layer",
+        expected="a rise of more than two standard errors (over windows) in every run and layer",
+        measured=change.min(),
+        tolerance=float(2 * error.max()),
+        null=0.0,
+        null_description="no change",
+        evidence=f"rises in {(change > 2 * error).sum()}, falls in {(change < -2 * error).sum()} of "
+        f"{len(change)} (run, layer); changes {change.min():.3f} to {change.max():.3f}",
+    )
+
+
+def sign_of_the_values(curves: pandas.DataFrame) -> Claim:
+    """What decides the sign: the size of the values."""
+    from joma.experiments.joint_dynamics import of_layers
+    from joma.reporting.claims import judge
+
+    keys = ["run", "layer", "step"]
+    index, spread, size, rest = (
+        of_layers(curves, metric, given).set_index(keys)["value"]
+        for metric, given in (
+            ("index", "nothing"),
+            ("null_spread", "nothing"),
+            ("value_norm", "nothing"),
+            ("index", "value_norm"),
+        )
+    )
+    clear = index.abs() > SPREADS * spread
+    same = ((index > 0) == (size > 0))[clear]
+    return judge(
+        bool(same.mean() >= SAME_SIGN),
+        id="joint_dynamics.values",
+        source="joma (seen first in a pretrained model)",
+        statement="the sign of the index is that of attention's correlation with the size of the values",
+        expected=f"the same sign in at least {SAME_SIGN:.0%} of what lies beyond the null",
+        measured=same.mean(),
+        tolerance=SAME_SIGN,
+        null=0.5,
+        null_description="signs that have nothing to do with each other",
+        evidence=f"{int(same.sum())} of {len(same)} (run, layer, step); mean size of the index "
+        f"{index.abs().mean():.3f}, with the values' size held fixed {rest.abs().mean():.3f}",
+    )

@@ -1,0 +1,113 @@
+"""The figure of the joint dynamics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+
+def draw(tables: Mapping[str, pandas.DataFrame], corpus: str, learning_rate: float) -> Figure:
+    """See :meth:`joma.experiments.joint_dynamics.JointDynamics.draw`."""
+    from joma.reporting.figures import panels
+
+    curves = tables["curves"]
+    depths = sorted(curves["depth"].unique())
+    figure, axes = panels(2, 1 + len(depths), width=3.9, height=3.0)
+    _block(axes[0, 0], tables["block"])
+    _heads(figure, axes[1, 0], curves)
+    low, high = 0.0, 0.0
+    for column, depth in enumerate(depths, start=1):
+        part = curves[curves["depth"] == depth]
+        name = f"{depth} layer{'s' if depth > 1 else ''}"
+        for row, given in ((0, "nothing"), (1, "value_norm")):
+            axis = axes[row, column]
+            bounds = _layers(axis, part, given)
+            low, high = min(low, bounds[0]), max(high, bounds[1])
+            axis.set_title(f"index, {name}" + ("" if row == 0 else ", values' size held fixed"))
+        axes[1, column].set_xlabel("minibatch (square-root scale)")
+        axes[0, column].legend(ncols=2)
+    for axis in axes[:, 1:].flat:
+        axis.set_ylim(low - 0.05, high + 0.05)
+    figure.suptitle(
+        f"Correlation of log-attention with 1/2 sum v², {corpus}, learning rate {learning_rate:g} "
+        "(thin: one seed; band: shuffled tokens, ± 2 spreads)",
+        fontsize=9.5,
+    )
+    return figure
+
+
+def _block(axis: Any, block: pandas.DataFrame) -> None:
+    from joma.reporting.figures import PALETTE, ink
+
+    for colour, (kind, part) in zip(PALETTE, block.groupby("attention", sort=True), strict=False):
+        index = part[part["metric"] == "index"]
+        for number, (_, run) in enumerate(index.groupby("run")):
+            label = f"{kind} attention" if number == 0 else None
+            axis.plot(run["progress"], run["value"], color=colour, lw=1.0, alpha=0.8, label=label)
+    null = block[block["metric"] == "null"].groupby("progress")["value"].std()
+    axis.fill_between(null.index, -2 * null, 2 * null, color=ink(), alpha=0.12, lw=0)
+    axis.axhline(1.0, color=ink(), lw=0.8, ls=":")
+    axis.set_ylim(-1.05, 1.1)
+    axis.set_xlabel("time / last moment before the blow-up")
+    axis.set_title("block flow of Eq. 2 (positive control)")
+    axis.legend(loc="lower right")
+
+
+def _layers(axis: Any, part: pandas.DataFrame, given: str) -> tuple[float, float]:
+    from joma.experiments.joint_dynamics import of_layers
+    from joma.reporting.figures import PALETTE, ink
+
+    index = of_layers(part, "index", given)
+    for layer, of_layer in index.groupby("layer"):
+        colour = PALETTE[int(layer) % len(PALETTE)]
+        by_seed = of_layer.pivot_table(index="step", columns="seed", values="value")
+        axis.plot(by_seed.index, by_seed.to_numpy(), color=colour, lw=0.8, alpha=0.45)
+        axis.plot(by_seed.index, by_seed.mean(axis=1), color=colour, label=f"layer {layer:.0f}")
+    spread = of_layers(part, "null_spread").groupby("step")["value"].max()
+    axis.fill_between(spread.index, -2 * spread, 2 * spread, color=ink(), alpha=0.2, lw=0)
+    axis.axhline(0.0, color=ink(), lw=0.8)
+    last = int(index["step"].max())
+    axis.set_xscale("function", functions=(_root, _square))
+    axis.set_xlim(0, last)
+    axis.set_xticks([round(share * last) for share in (0, 0.02, 0.1, 0.3, 0.6, 1)])
+    return float(index["value"].min()), float(index["value"].max())
+
+
+def _heads(figure: Figure, axis: Any, curves: pandas.DataFrame) -> None:
+    """Index at the end of training, layer by head, of the deepest decoders."""
+    deepest = curves[(curves["depth"] == curves["depth"].max()) & (curves["step"] == curves["step"].max())]
+    chosen = (deepest["metric"] == "index") & (deepest["scale"] == "linear") & deepest["head"].notna()
+    chosen &= (deepest["given"] == "nothing") & (deepest["sink"] == "out")
+    heads = deepest[chosen].pivot_table(index="layer", columns="head", values="value", aggfunc="mean")
+    largest = max(0.1, float(heads.abs().to_numpy().max()))
+    image = axis.imshow(heads.to_numpy(), cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto")
+    for (row, column), value in _entries(heads.to_numpy()):
+        strong = abs(value) > 0.6 * largest
+        axis.text(column, row, f"{value:.2f}", ha="center", va="center", color="w" if strong else "#1b1f24")
+    axis.set_xticks(range(heads.shape[1]), [f"{head:.0f}" for head in heads.columns])
+    axis.set_yticks(range(heads.shape[0]), [f"{layer:.0f}" for layer in heads.index])
+    axis.set_xlabel("head")
+    axis.set_ylabel("layer")
+    axis.grid(visible=False)
+    axis.set_title(f"index at the end, {deepest['depth'].max()} layers, mean over seeds")
+    figure.colorbar(image, ax=axis)
+
+
+def _entries(array: Any) -> Any:
+    import numpy as np
+
+    return np.ndenumerate(array)
+
+
+def _root(x: Any) -> Any:
+    import numpy as np
+
+    return np.sqrt(np.maximum(x, 0.0))
+
+
+def _square(x: Any) -> Any:
+    return x * x

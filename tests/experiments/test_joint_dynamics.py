@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from joma.errors import InputError
+from joma.experiments._joint_dynamics_block import block_flows
+from joma.experiments.joint_dynamics import JointDynamics, of_layers
+from joma.progress import Progress
+from joma.reporting.figures import style
+
+SMALL = {
+    "corpus": "python-reference",
+    "vocabulary_size": 50,
+    "layers": (1, 2),
+    "seeds": 1,
+    "steps": 20,
+    "width": 8,
+    "hidden": 8,
+    "batch": 4,
+    "length": 24,
+    "measure_every": 10,
+    "windows": 8,
+    "draws": 3,
+    "block_tokens": 12,
+    "block_neurons": 3,
+    "block_runs": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, pd.DataFrame]:
+    return JointDynamics(**SMALL).run(Progress(quiet=True))
+
+
+def test_tables_are_tidy_and_complete(tables: dict[str, pd.DataFrame]) -> None:
+    curves = tables["curves"]
+    experiment = JointDynamics(**SMALL)
+    assert set(curves["step"]) == set(experiment.measured_steps())
+    index = of_layers(curves)
+    assert len(index) == 3 * len(experiment.measured_steps())
+    assert index["value"].between(-1, 1).all()
+    assert (index["count"] == 8 * 2 * (24 - 10)).all()  # windows, heads, queries that see ten keys
+    by_head = curves[(curves["metric"] == "index") & curves["head"].notna()]
+    assert set(by_head["head"]) == {0, 1}
+    assert set(curves["metric"]) == {"index", "null", "null_spread", "value_norm", "input_norm", "recency"}
+    assert len(tables["turns"]) == 3
+
+
+def test_same_settings_same_tables(tables: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joma.progress.usable_cores", lambda: 1)
+    again = JointDynamics(**SMALL).run(Progress(quiet=True))
+    for name, table in tables.items():
+        pd.testing.assert_frame_equal(table, again[name], check_exact=True)
+
+
+def test_figure_and_claims_come_from_the_tables_alone(tables: dict[str, pd.DataFrame]) -> None:
+    experiment = JointDynamics(**SMALL)
+    with style("dark"):
+        figure = experiment.draw(tables)
+    assert len(figure.axes) == 2 * 3 + 1
+    claims = {claim.id: claim for claim in experiment.claims(tables)}
+    assert set(claims) == {f"joint_dynamics.{n}" for n in ("exp_flow", "positive", "grows", "values")}
+    assert claims["joint_dynamics.exp_flow"].verdict == "holds"
+    assert all(claim.null is not None for claim in claims.values())
+
+
+def flipped(curves: pd.DataFrame, value: float) -> pd.DataFrame:
+    """Curves whose index is ``value`` from the first step after the start on."""
+    table = curves.copy()
+    index = table["metric"].isin(["index", "value_norm"]) & (table["step"] > 0)
+    table.loc[index, "value"] = value
+    table.loc[table["metric"].isin(["index", "value_norm"]) & (table["step"] == 0), "value"] = 0.0
+    return table
+
+
+def test_claims_can_hold_and_fail(tables: dict[str, pd.DataFrame]) -> None:
+    experiment = JointDynamics(**SMALL)
+    for value, verdict in ((0.9, "holds"), (-0.9, "fails")):
+        changed = {**tables, "curves": flipped(tables["curves"], value)}
+        claims = {claim.id: claim.verdict for claim in experiment.claims(changed)}
+        assert claims["joint_dynamics.positive"] == verdict
+        assert claims["joint_dynamics.grows"] == verdict
+        assert claims["joint_dynamics.values"] == "holds"
+    shuffled = tables["block"].copy()
+    shuffled.loc[shuffled["metric"] == "index", "value"] *= 0.5
+    claims = {c.id: c.verdict for c in experiment.claims({**tables, "block": shuffled})}
+    assert claims["joint_dynamics.exp_flow"] == "fails"
+
+
+def test_block_flow_with_exp_attention_goes_to_one() -> None:
+    table = block_flows(tokens=20, neurons=5, runs=3, draws=10, seed=3)
+    index = table[table["metric"] == "index"]
+    exp = index[index["attention"] == "exp"]
+    assert (exp.groupby("run")["value"].last() > 0.99).all()
+    first = exp.groupby("run")["value"].nth(1)  # the start itself has no attention to speak of
+    assert (first < 0.9).all()
+    null = table[(table["metric"] == "null") & (table["progress"] == 1.0)]
+    assert abs(null["value"].mean()) < 0.15
+    assert np.isnan(exp[exp["time"] == 0]["value"]).all()
+
+
+def test_windows_too_short_to_correlate_are_refused() -> None:
+    with pytest.raises(InputError, match="length"):
+        JointDynamics(length=12)
