@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -183,3 +185,45 @@ def test_a_model_in_memory_is_probed_as_its_file_is(tmp_path: Path) -> None:
         probe_weights(torch.nn.Linear(3, 3))
     with torch.device("meta"), pytest.raises(InputError, match="not in this process"):
         probe_weights(tiny_model("llama"))
+
+
+PEAK = """
+import re, sys
+from pathlib import Path
+import torch
+from joma.probes.weights import probe_weights
+
+def mebibytes(which):
+    return int(re.search(rf"^{which}:\\s+(\\d+) kB", Path("/proc/self/status").read_text(), re.M)[1]) / 1024
+
+torch.set_num_threads(1)
+probe_weights(sys.argv[1], layers=[0])
+Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+before = mebibytes("VmRSS")
+table = probe_weights(sys.argv[1])
+print(table["tensor"].nunique(), mebibytes("VmHWM") - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc"
+)
+def test_memory_is_bounded_by_the_largest_tensor_of_a_hundred_shards(tmp_path: Path) -> None:
+    random = torch.Generator().manual_seed(0)
+    places = {}
+    for number in range(100):
+        file, name = (
+            f"model-{number + 1:05d}-of-00100.safetensors",
+            f"model.layers.{number}.mlp.up_proj.weight",
+        )
+        save_file({name: torch.randn(1024, 1024, generator=random)}, tmp_path / file)  # 4 MiB
+        places[name] = file
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, str(tmp_path)], check=True, capture_output=True, text=True
+    )
+    number, growth = done.stdout.split()
+    assert int(number) == 100
+    # The tensor, its float64 copy by blocks, the bases of the iteration: not the 400 MiB of all.
+    assert float(growth) < 4 * 4

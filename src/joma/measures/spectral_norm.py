@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,9 @@ from joma.measures.matrices import dense_weight, refuse_unusable
 _FULL_SPECTRUM_ENTRIES = 2**17
 _TOLERANCE = 1e-6
 _BLOCK_ENTRIES = 2**18
+_ONE_THREAD_ENTRIES = 2**24
+"""Products of vectors with smaller matrices take one thread: on busy cores the others are waited for,
+spinning, at ten times the products' own cost, and on idle ones a matrix in the cache gains little."""
 _DOUBLE = float(np.finfo(np.float64).eps)
 
 
@@ -127,6 +132,23 @@ def _from_spectrum(matrix: Tensor) -> SpectralNorm:
 
 
 def _from_lanczos(matrix: Tensor, tolerance: float) -> SpectralNorm | None:
+    with _threads(matrix):
+        return _bounded(matrix, tolerance)
+
+
+def _threads(matrix: Tensor) -> AbstractContextManager[Any]:
+    return _blas().limit(limits=1, user_api="blas") if matrix.numel() < _ONE_THREAD_ENTRIES else nullcontext()
+
+
+@cache
+def _blas() -> Any:
+    """NumPy's BLAS, whose threads torch's settings do not reach."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def _bounded(matrix: Tensor, tolerance: float) -> SpectralNorm | None:
     array = _array(matrix)
     start = np.random.default_rng(0).standard_normal(matrix.shape[0])
     # The error of the square is twice that of the value; the other half is a margin.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from joma.errors import InputError, nearest
 from joma.probes.checkpoints import Checkpoint
-from joma.probes.shard import Shard, TensorEntry
+from joma.probes.shard import Room, Shard, TensorEntry
 
 _NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 
@@ -25,7 +25,7 @@ class _Memory(Shard):
             for name, tensor in self.parameters.items()
         }
 
-    def read(self, name: str) -> Tensor:
+    def read(self, name: str, room: Room | None = None) -> Tensor:
         if name not in self.parameters:
             raise InputError(f"{self.path} holds no weight {name!r}; {nearest(name, self.parameters)}")
         tensor = self.parameters[name]
@@ -40,7 +40,9 @@ class _Memory(Shard):
 def weights_of(model: nn.Module) -> Checkpoint:
     """A model's parameters as a :class:`joma.probes.checkpoints.Checkpoint`; nothing is copied."""
     config = getattr(model, "config", None)
-    settings: dict[str, Any] | None = config.to_dict() if config is not None and hasattr(config, "to_dict") else None
+    settings: dict[str, Any] | None = (
+        config.to_dict() if config is not None and hasattr(config, "to_dict") else None
+    )
     return Checkpoint(Path(type(model).__name__), [_Memory(model)], settings)
 
 

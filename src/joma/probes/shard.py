@@ -7,7 +7,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
+
+
+class Room:
+    """Memory that tensors are read into one after the other, so that it is asked for but once.
+
+    Fresh memory for each costs as much as reading: the system clears it page by page.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    def take(self, size: int) -> Tensor:
+        """(size,) uint8, which the next call hands out again."""
+        if size > len(self._bytes):
+            self._bytes = torch.empty(0, dtype=torch.uint8)  # the old one goes before the new one comes
+            self._bytes = torch.empty(size, dtype=torch.uint8)
+        return self._bytes[:size]
 
 
 @dataclass(frozen=True)
@@ -28,5 +46,5 @@ class Shard(ABC):
     entries: Mapping[str, TensorEntry]
 
     @abstractmethod
-    def read(self, name: str) -> Tensor:
-        """A copy of one tensor, dequantised where the format quantises."""
+    def read(self, name: str, room: Room | None = None) -> Tensor:
+        """A copy of one tensor, dequantised where the format quantises; it may lie in ``room``."""

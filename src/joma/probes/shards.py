@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from joma.errors import InputError
-from joma.probes.shard import Shard, TensorEntry
+from joma.probes.shard import Room, Shard, TensorEntry
 
 _LONGEST_HEADER = 100_000_000  # as the format's own reader
 _SAFETENSORS_TYPES = {
@@ -108,10 +108,10 @@ class SafetensorsShard(Shard):
             reason = f"{missing} bytes are missing" if missing > 0 else f"{-missing} bytes too many"
             raise _damaged(self.path, f"{reason} at its end")
 
-    def read(self, name: str) -> Tensor:
-        """A copy of one tensor."""
+    def read(self, name: str, room: Room | None = None) -> Tensor:
+        """A copy of one tensor, in ``room`` where there is one."""
         entry, (begin, end) = self.entries[name], self._ranges[name]
-        content = torch.empty(end - begin, dtype=torch.uint8)
+        content = (room or Room()).take(end - begin)
         with open(self.path, "rb", buffering=0) as file:
             file.seek(begin)
             view, done = content.numpy().data, 0
@@ -162,7 +162,7 @@ class PickledShard(Shard):
             "for safetensors, or for a file of tensors alone."
         )
 
-    def read(self, name: str) -> Tensor:
+    def read(self, name: str, room: Room | None = None) -> Tensor:
         """A copy of one tensor."""
         return self._tensors[name].detach().clone()
 
@@ -213,7 +213,7 @@ class GgufShard(Shard):
             for name, tensor in self._tensors.items()
         }
 
-    def read(self, name: str) -> Tensor:
+    def read(self, name: str, room: Room | None = None) -> Tensor:
         """A copy of one tensor, as float32."""
         gguf = importlib.import_module("gguf")
         tensor = self._tensors[name]

@@ -14,6 +14,7 @@ from joma.measures.rank import effective_rank, stable_rank_estimate
 from joma.probes.checkpoints import Checkpoint, open_checkpoint
 from joma.probes.families import ATTENTION_ROLES, MLP_ROLES, Matrix, find_matrices
 from joma.probes.module_weights import weights_of
+from joma.probes.shard import Room
 from joma.progress import Progress
 
 if TYPE_CHECKING:
@@ -81,8 +82,9 @@ def probe_weights(
     # As the shards hold them, so that each file is read once and in order.
     order = sorted(by_tensor, key=lambda name: (str(checkpoint.entries[name].file), name))
     rows: dict[int, list[dict[str, Any]]] = {}
+    room = Room()
     for name in (progress or Progress()).track(order, "weights", total=len(order)):
-        tensor = _read(checkpoint, name)
+        tensor = _read(checkpoint, name, room)
         for number in by_tensor[name]:
             rows[number] = _measure(checkpoint, matrices[number], tensor, statistics, rtol, certify, device)
         del tensor
@@ -132,9 +134,9 @@ def _wanted(checkpoint: Checkpoint, roles: set[str], layers: set[int] | None) ->
     return [m for m in found if m.layer in layers]
 
 
-def _read(checkpoint: Checkpoint, name: str) -> Tensor:
+def _read(checkpoint: Checkpoint, name: str, room: Room) -> Tensor:
     """A tensor, with the block-wise scales of float8 checkpoints (DeepSeek-V3) multiplied in."""
-    tensor = checkpoint.read(name)
+    tensor = checkpoint.read(name, room)
     scale_name = f"{name}_scale_inv"
     if scale_name not in checkpoint.entries or tensor.ndim != 2:
         return tensor
