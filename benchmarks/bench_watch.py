@@ -1,14 +1,22 @@
 """A forward pass with all its attention entropies over the plain pass, and eager attentions beside it.
 
-A Llama-like model of SmolLM2-135M's size with random weights, float32. Plain, watched, and watched at one
-row in eight run in turn on one thread; the ratio is the median over rounds. Peak memory (above that of
-the loaded model) and the eager way, ``output_attentions=True`` and the entropy of what it returns, are
-measured in processes of their own. ``python benchmarks/bench_watch.py [LENGTH ...]``: other lengths.
+SmolLM2-135M in float32 on real text, where its folder and a text are given; otherwise a Llama-like model of
+its size with random weights on random tokens. On two threads plain, watched, and watched at one row in eight
+run in turn; a ratio is the median over the rounds of the ratio within a round. Peak memory (above that of the
+loaded model) and the eager way, ``output_attentions=True`` and the entropy of what it returns, are measured
+in processes of their own. About four minutes on two idle cores; nothing else should run on them.
+
+    python examples/prepare_smollm2.py smollm2
+    python benchmarks/bench_watch.py --model smollm2 --text FILE [--threads 2] [LENGTH ...]
+
+The environment variables JOMA_SMOLLM2 and JOMA_TEXT stand for the two options.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -23,13 +31,22 @@ from joma.probes.watch import watch
 
 TARGETS = {1024: (1.20, None), 4096: (1.40, 1.12)}
 ROUNDS = {1024: 7, 4096: 3}
+LONGEST = 8192
 EAGER_LENGTH = 2048
 TARGET_SPEED, TARGET_MEMORY, TARGET_PEAK = 3.5, 15, 1.15
 
 
-def model_of_smollm2_size(implementation: str) -> torch.nn.Module:
+def load(folder: str | None, implementation: str) -> torch.nn.Module:
+    """SmolLM2 from its folder, or random weights in a model of its size."""
     from transformers import AutoModelForCausalLM, LlamaConfig
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
+    if folder:
+        model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
+            folder, dtype="float32", attn_implementation=implementation
+        )
+        return model.eval()
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=49152,
@@ -38,11 +55,23 @@ def model_of_smollm2_size(implementation: str) -> torch.nn.Module:
         num_hidden_layers=30,
         num_attention_heads=9,
         num_key_value_heads=3,
-        max_position_embeddings=8192,
+        max_position_embeddings=LONGEST,
         tie_word_embeddings=True,
     )
-    model: torch.nn.Module = AutoModelForCausalLM.from_config(config, attn_implementation=implementation)
-    return model.eval()
+    return AutoModelForCausalLM.from_config(config, attn_implementation=implementation).eval()
+
+
+def read(folder: str | None, text: str | None, length: int) -> torch.Tensor:
+    """The first tokens of the text, (1, length); random ones where there is no text or no tokenizer."""
+    if folder and text:
+        from transformers import AutoTokenizer
+
+        content = Path(text).read_text(encoding="utf-8")[: 12 * length]
+        tokens: torch.Tensor = AutoTokenizer.from_pretrained(folder)(content, return_tensors="pt").input_ids
+        if tokens.shape[1] < length:
+            sys.exit(f"{text} has {tokens.shape[1]} tokens of the {length} wanted; give a longer text.")
+        return tokens[:, :length]
+    return torch.randint(0, 49152, (1, length), generator=torch.Generator().manual_seed(0))
 
 
 def ways(model: torch.nn.Module, tokens: torch.Tensor, logits: int = 0) -> dict[str, Callable[[], object]]:
@@ -64,20 +93,18 @@ def ways(model: torch.nn.Module, tokens: torch.Tensor, logits: int = 0) -> dict[
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Of this process's one thread on its core, so that other work on the machine counts little."""
-    start = time.process_time()
+    start = time.perf_counter()
     call()
-    return time.process_time() - start
+    return time.perf_counter() - start
 
 
-def peak_of_one(way: str, length: int) -> None:
+def peak_of_one(way: str, tokens: torch.Tensor, folder: str | None) -> None:
     """In a process of its own: seconds and peak memory of one pass, after a warm-up on few tokens.
 
     With the last position's logits alone: all of them would hide what the attention needs.
     """
-    tokens = torch.randint(0, 49152, (1, length), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        model = model_of_smollm2_size("eager" if way == "eager" else "sdpa")
+        model = load(folder, "eager" if way == "eager" else "sdpa")
         ways(model, tokens[:, :64], logits=1)[way]()
         # Loading has a peak of its own: forget it (Linux).
         Path("/proc/self/clear_refs").write_text("5")
@@ -93,45 +120,86 @@ def resident(which: str) -> int:
     return 1024 * int(found[1])
 
 
-def alone(way: str, length: int) -> dict[str, float]:
-    command = [sys.executable, __file__, "--one", way, str(length)]
-    measured: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+def alone(way: str, length: int, given: argparse.Namespace) -> dict[str, float]:
+    command = [sys.executable, __file__, "--one", way, str(length), "--threads", str(given.threads)]
+    for option, value in (("--model", given.model), ("--text", given.text)):
+        command += [option, value] if value else []
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return measured
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    if sys.argv[1:2] == ["--one"]:
-        peak_of_one(sys.argv[2], int(sys.argv[3]))
-        return
-    model = model_of_smollm2_size("sdpa")
-    with torch.no_grad():
-        for length in [int(argument) for argument in sys.argv[1:]] or list(TARGETS):
-            tokens = torch.randint(0, 49152, (1, length), generator=torch.Generator().manual_seed(0))
-            calls = ways(model, tokens)
-            calls["watched"]()
-            names = ("plain", "watched", "sampled")
-            times = [{name: seconds(calls[name]) for name in names} for _ in range(ROUNDS.get(length, 3))]
-            plain = statistics.median(t["plain"] for t in times)
-            for name, target in zip(names[1:], TARGETS.get(length, (None, None)), strict=True):
-                ratio = statistics.median(t[name] / t["plain"] for t in times)
-                print(
-                    f"T = {length}, {name}: {ratio:.2f} of a plain pass of {plain:.2f} s"
-                    + (f" (target {target})" if target else ""),
-                    flush=True,
-                )
-    if sys.argv[1:]:
-        return
-    results = {way: alone(way, EAGER_LENGTH) for way in ("plain", "watched", "eager")}
-    needed = {way: (r["peak"] - r["before"]) / 1e9 for way, r in results.items()}
-    slower = results["eager"]["seconds"] / results["watched"]["seconds"]
-    peak = results["watched"]["peak"] / results["plain"]["peak"]
+def verdict(what: str, value: float, target: float, *, least: bool = False) -> None:
+    met = value >= target if least else value <= target
+    print(f"  {what}: {value:.2f} (target {target:g}, {'met' if met else 'MISSED'})", flush=True)
+
+
+def compare(model: torch.nn.Module, tokens: torch.Tensor) -> None:
+    length = tokens.shape[1]
+    calls = ways(model, tokens)
+    warm = ways(model, tokens[:, :256])
+    names = ("plain", "watched", "sampled")
+    for name in names:
+        warm[name]()
+    rounds = ROUNDS.get(length, 3)
+    times = [{name: seconds(calls[name]) for name in names} for _ in range(rounds)]
+    plain = statistics.median(t["plain"] for t in times)
+    print(f"T = {length}: a plain pass takes {plain:.2f} s (median of {rounds} interleaved rounds)")
+    for name, target in zip(names[1:], TARGETS.get(length, (None, None)), strict=True):
+        ratios = sorted(t[name] / t["plain"] for t in times)
+        what = f"{name} over plain (rounds from {ratios[0]:.2f} to {ratios[-1]:.2f})"
+        if target:
+            verdict(what, statistics.median(ratios), target)
+        else:
+            print(f"  {what}: {statistics.median(ratios):.2f}", flush=True)
+
+
+def compare_eager(given: argparse.Namespace) -> None:
+    runs: dict[str, list[dict[str, float]]] = {"plain": [], "watched": [], "eager": []}
+    for _ in range(2):
+        for way, found in runs.items():
+            found.append(alone(way, EAGER_LENGTH, given))
+    took = {way: statistics.median(r["seconds"] for r in found) for way, found in runs.items()}
+    needed = {way: statistics.median(r["peak"] - r["before"] for r in found) for way, found in runs.items()}
+    peak = {way: statistics.median(r["peak"] for r in found) for way, found in runs.items()}
     print(
-        f"T = {EAGER_LENGTH}, eager over watched: {slower:.1f} in time (target {TARGET_SPEED}), "
-        f"{needed['eager'] / needed['watched']:.0f} in memory above the model's (target {TARGET_MEMORY}; "
-        f"{needed['eager']:.2f} and {needed['watched']:.2f} GB)"
+        f"T = {EAGER_LENGTH}, processes of their own, medians: "
+        + ", ".join(f"{way} {took[way]:.2f} s and {needed[way] / 1e9:.3f} GB" for way in runs)
+        + " above the loaded model"
     )
-    print(f"T = {EAGER_LENGTH}, peak memory watched over plain: {peak:.2f} (target {TARGET_PEAK})")
+    verdict("eager over watched, time", took["eager"] / took["watched"], TARGET_SPEED, least=True)
+    verdict("eager over watched, memory", needed["eager"] / needed["watched"], TARGET_MEMORY, least=True)
+    verdict("watched over plain, peak memory of the process", peak["watched"] / peak["plain"], TARGET_PEAK)
+    print(f"  watched over plain, memory above the loaded model's: {needed['watched'] / needed['plain']:.2f}")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("lengths", nargs="*", type=int, help="tokens; without any, all that has a target")
+    parser.add_argument("--model", default=os.environ.get("JOMA_SMOLLM2"), help="folder of SmolLM2-135M")
+    parser.add_argument("--text", default=os.environ.get("JOMA_TEXT"), help="a text file")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--one", choices=("plain", "watched", "sampled", "eager"), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = arguments()
+    torch.set_num_threads(given.threads)
+    if given.one:
+        peak_of_one(given.one, read(given.model, given.text, given.lengths[0]), given.model)
+        return
+    print(
+        f"{given.model or 'random weights'}, {given.text or 'random tokens'}, float32, "
+        f"{given.threads} threads, torch {torch.__version__}"
+    )
+    model = load(given.model, "sdpa")
+    with torch.no_grad():
+        for length in given.lengths or list(TARGETS):
+            compare(model, read(given.model, given.text, length))
+    del model
+    if not given.lengths:
+        compare_eager(given)
 
 
 if __name__ == "__main__":

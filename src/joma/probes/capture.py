@@ -232,6 +232,11 @@ class AttentionMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No wrapper that keeps dynamo out: it imports it, and costs every operation time."""
+        return False
+
     def __init__(self, observer: Observer) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.observer = observer
