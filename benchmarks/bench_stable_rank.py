@@ -2,7 +2,8 @@
 
 Ours at 1e-6, ours certified at 1e-4, ``torch.linalg.svdvals`` in float32 and, where it is installed,
 WeightWatcher, matrix by matrix in turn; reading the matrices and the whole probe of the weights against
-``from_pretrained``, each in a process of its own with its peak memory. One thread.
+``from_pretrained``, each in a process of its own with its peak memory, and the peak of probing the same
+tensors in 100 files. One thread.
 
     python examples/prepare_smollm2.py smollm2
     python benchmarks/bench_stable_rank.py smollm2
@@ -13,11 +14,14 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import json
 import logging
 import os
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,18 +35,30 @@ from joma.probes.families import MLP_ROLES, find_matrices
 
 TARGET_SVDVALS, TARGET_WEIGHTWATCHER, TARGET_CERTIFIED, TARGET_LOADING = 12.0, 20.0, 2.0, 50.0
 ROUNDS = 3
+SHARDS = 100
 READ = """
 from joma.probes.checkpoints import open_checkpoint
 from joma.probes.families import MLP_ROLES, find_matrices
+from joma.probes.shard import Room
 begin = time.perf_counter()
+room = Room()
 checkpoint = open_checkpoint(sys.argv[1])
 shapes = {name: entry.shape for name, entry in checkpoint.entries.items()}
 for name in {m.tensor for m in find_matrices(shapes, checkpoint.config) if m.role in MLP_ROLES}:
-    checkpoint.read(name)
+    checkpoint.read(name, room)
 """
 IMPORT = """
 import pandas, joma.probes.weights
 begin = time.perf_counter()
+"""
+GROWTH = """
+import pandas
+from joma.probes.weights import probe_weights
+probe_weights(sys.argv[1], layers=[0])
+open("/proc/self/clear_refs", "w").write("5")
+before = int(open("/proc/self/status").read().split("VmRSS:")[1].split()[0])
+begin = time.perf_counter()
+probe_weights(sys.argv[1])
 """
 PROBE = """
 import pandas
@@ -62,7 +78,8 @@ torch.set_num_threads(1)
 seconds = time.perf_counter() - begin
 # Not ru_maxrss, which a child inherits from its parent.
 status = open("/proc/self/status").read()
-print(seconds, int(status.split("VmHWM:")[1].split()[0]) / 1024)
+peak = int(status.split("VmHWM:")[1].split()[0])
+print(seconds, (peak - globals().get("before", 0)) / 1024)
 """
 
 
@@ -179,12 +196,40 @@ def compare_loading(folder: Path) -> None:
             _verdict(f"from_pretrained over {name}", float(ratio), TARGET_LOADING)
 
 
+def into_shards(folder: Path, place: Path) -> tuple[int, float]:
+    """The checkpoint's tensors in 100 files under ``place``; their number, MiB of the largest matrix."""
+    from safetensors.torch import save_file
+
+    checkpoint = open_checkpoint(folder)
+    names, places = list(checkpoint.entries), {}
+    for number in range(SHARDS):
+        file = f"model-{number + 1:05d}-of-{SHARDS:05d}.safetensors"
+        own = names[number::SHARDS]
+        save_file({name: checkpoint.read(name) for name in own}, place / file)
+        places |= dict.fromkeys(own, file)
+    (place / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    shutil.copy(folder / "config.json", place)
+    largest = max(weight.nbytes for weight in lower_mlps(checkpoint)[:4])
+    return len(set(places.values())), largest / 2**20
+
+
+def memory_of_shards(folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        files, largest = into_shards(folder, Path(place))
+        seconds, growth = alone(GROWTH, Path(place))
+    print(
+        f"  probing the same matrices in {files} files: {seconds:.3f} s, memory grows by {growth:.1f} MiB at "
+        f"its peak ({growth / largest:.1f} times the largest matrix of {largest:.1f} MiB)"
+    )
+
+
 def main() -> None:
     torch.set_num_threads(1)
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("smollm2")
     if folder.exists():
         compare_ranks(lower_mlps(open_checkpoint(folder)))
         compare_loading(folder)
+        memory_of_shards(folder)
         return
     print(f"{folder} is not there (examples/prepare_smollm2.py makes it): Gaussian matrices instead")
     generator = torch.Generator().manual_seed(0)
