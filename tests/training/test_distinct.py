@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from joma.training.distinct import (
     draw_counts,
     fold_padding,
     train_distinct,
+    train_together,
     weighted_loss,
 )
 from joma.training.loop import reproducible
@@ -88,6 +91,75 @@ def test_training_is_adam_on_the_sampled_batches() -> None:
             torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8)
 
 
+def several() -> tuple[list[HierarchyNetwork], list[torch.Tensor]]:
+    """Three networks of different weights, each with a hierarchy of its own."""
+    networks, tokens = [], []
+    for seed in range(3):
+        drawn = draw_hierarchy(
+            classes=12, latents=(8, 10), children=2, vocabulary_size=20, random=np.random.default_rng(seed)
+        )
+        torch.manual_seed(seed)
+        networks.append(HierarchyNetwork(20, 12, layers=3, width=16, heads=2).double())
+        tokens.append(torch.from_numpy(drawn.sequences()))
+    return networks, tokens
+
+
+def weight_sums(number: int, network: HierarchyNetwork, step: int) -> list[dict[str, float]]:
+    return [{"number": number, "step": step, "value": network.output.weight.sum().item()}]
+
+
+def test_networks_trained_together_go_the_way_each_goes_alone() -> None:
+    recipe = DistinctRecipe(steps=20, learning_rate=1e-3, weight_decay=1e-2, batch=16)
+    at = frozenset({0, 7, 20})
+    networks, tokens = several()
+    together = train_together(networks, tokens, 20, recipe, [5, 6, 7], measure=weight_sums, measure_at=at)
+    alone, _ = several()
+    for number, network in enumerate(alone):
+        table = train_distinct(
+            network,
+            tokens[number],
+            20,
+            dataclasses.replace(recipe, seed=5 + number),
+            measure=functools.partial(weight_sums, number),
+            measure_at=at,
+        )
+        mine = together[together["number"] == number].reset_index(drop=True)
+        pd.testing.assert_frame_equal(mine, table, rtol=1e-6)
+        assert table["value"].nunique() == 3
+        for (name, ours), theirs in zip(
+            networks[number].named_parameters(), network.parameters(), strict=True
+        ):
+            if name != "embedding.weight" and "in_projection.bias" not in name:  # see above
+                torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8)
+
+
+def test_a_stopped_joint_training_continues_to_the_same_table(tmp_path: Path) -> None:
+    recipe = DistinctRecipe(steps=12, learning_rate=1e-2, batch=16)
+
+    def run(folder: Path | None, stop_at: int | None = None) -> pd.DataFrame:
+        def measure(number: int, network: HierarchyNetwork, step: int) -> list[dict[str, float]]:
+            if step == stop_at:
+                raise KeyboardInterrupt
+            return weight_sums(number, network, step)
+
+        networks, tokens = several()
+        return train_together(
+            networks,
+            tokens,
+            20,
+            recipe,
+            [1, 2, 3],
+            measure=measure,
+            measure_at=frozenset(range(13)),
+            checkpoints=folder,
+            checkpoint_every=3,
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, stop_at=8)
+    pd.testing.assert_frame_equal(run(tmp_path), run(None), check_exact=True)
+
+
 def test_a_stopped_training_continues_to_the_same_table(tmp_path: Path) -> None:
     recipe = DistinctRecipe(steps=12, learning_rate=1e-2, batch=16)
     calls = 0
@@ -136,4 +208,27 @@ def test_bad_input() -> None:
     with pytest.raises(DivergenceError, match="at step 0"):
         train_distinct(
             network, tokens, 20, DistinctRecipe(steps=1), measure=lambda n, s: [], measure_at=frozenset()
+        )
+    networks, sequences = several()
+    with pytest.raises(InputError, match="3 networks, 3 sets of sequences and 2 seeds"):
+        train_together(
+            networks,
+            sequences,
+            20,
+            DistinctRecipe(steps=1),
+            [0, 1],
+            measure=weight_sums,
+            measure_at=frozenset(),
+        )
+    with torch.no_grad():
+        networks[1].output.weight.fill_(float("nan"))
+    with pytest.raises(DivergenceError, match="nan at step 0"):
+        train_together(
+            networks,
+            sequences,
+            20,
+            DistinctRecipe(steps=1),
+            [0, 1, 2],
+            measure=weight_sums,
+            measure_at=frozenset(),
         )

@@ -59,7 +59,7 @@ def cut(parents: Nodes, depth: Nodes) -> TreePaths:
     for node in reversed(downwards):
         if above[node] >= 0:
             size[above[node]] += size[node]
-    siblings = np.lexsort((size, parents))
+    siblings = np.lexsort((np.array(size), parents))
     kept = np.zeros(count, dtype=bool)
     kept[siblings[np.append(np.diff(parents[siblings]) != 0, True)]] = True
     kept &= parents >= 0

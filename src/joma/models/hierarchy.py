@@ -104,7 +104,7 @@ class HierarchyNetwork(nn.Module):
                 f"HierarchyNetwork: width = {width} is not a multiple of heads = {heads}; "
                 "choose heads that divide it."
             )
-        self.causal = causal
+        self.causal, self.heads = causal, heads
         self.embedding = nn.Embedding(tokens + 1, width)
         self.blocks = nn.ModuleList(HierarchyLayer(width, heads, hidden, 0.0) for _ in range(layers))
         self.output = nn.Linear(width, classes)

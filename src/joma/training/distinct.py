@@ -9,7 +9,8 @@ positions hold the same vector in every layer, so one key of bias log(n_pad) sta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from torch.nn import functional as F
 
 from joma.errors import DivergenceError, InputError
 from joma.models.hierarchy import HierarchyNetwork
+from joma.models.hierarchy_ensemble import HierarchyEnsemble, arrange
 from joma.progress import Progress
 from joma.training.checkpoint import load_checkpoint, save_checkpoint
 
@@ -35,6 +37,10 @@ class FoldedSequences:
     """(rows, positions) of int64, as few positions as the longest sequence and one padding key need."""
     key_bias: Tensor
     """(rows, positions): log of how many equal keys each position stands for."""
+
+    def to(self, device: torch.device) -> FoldedSequences:
+        """The same on another device."""
+        return FoldedSequences(self.tokens.to(device), self.key_bias.to(device))
 
 
 def fold_padding(tokens: Tensor, padding: int, *, dtype: torch.dtype = torch.float32) -> FoldedSequences:
@@ -114,65 +120,162 @@ def train_distinct(
     Raises:
         DivergenceError: the loss left the finite numbers; ``error.table`` holds what was measured.
     """
-    progress = progress or Progress()
-    parameters = list(network.parameters())
-    sequences = fold_padding(tokens, padding, dtype=parameters[0].dtype)
-    adam = torch.optim.Adam(parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True)
+    weights = dict(network.named_parameters())
+    example = network.output.bias
+    sequences = fold_padding(tokens, padding, dtype=example.dtype).to(example.device)
     generator = torch.Generator().manual_seed(recipe.seed)
+
+    def losses() -> Tensor:
+        counts = draw_counts(len(tokens), recipe.batch, generator).to(example.device)
+        return weighted_loss(network, sequences, counts)[None]
+
+    return _train(
+        _State(weights, recipe, [generator]),
+        losses,
+        recipe,
+        measure=functools.partial(measure, network),
+        measure_at=measure_at,
+        progress=progress or Progress(),
+        label=label,
+        checkpoints=checkpoints,
+        checkpoint_every=checkpoint_every,
+    )
+
+
+def train_together(
+    networks: Sequence[HierarchyNetwork],
+    tokens: Sequence[Tensor],
+    padding: int,
+    recipe: DistinctRecipe,
+    seeds: Sequence[int],
+    *,
+    measure: Callable[[int, HierarchyNetwork, int], Rows],
+    measure_at: frozenset[int],
+    progress: Progress | None = None,
+    label: str = "training",
+    checkpoints: Path | None = None,
+    checkpoint_every: int = 500,
+) -> pd.DataFrame:
+    """:func:`train_distinct` for several networks of one shape at once, each on its own ``tokens`` (C, L).
+
+    Network n draws its batches with ``seeds[n]`` (``recipe.seed`` is not used), and goes the way it would
+    go alone, but for rounding; it is left trained. ``measure`` is called with n, a copy of the network, and
+    the step. When it pays: :mod:`joma.models.hierarchy_ensemble`.
+
+    Raises:
+        InputError: numbers of networks, tokens and seeds that differ, or networks of different shapes.
+        DivergenceError: as :func:`train_distinct`.
+    """
+    if not len(networks) == len(tokens) == len(seeds):
+        raise InputError(
+            f"train_together: {len(networks)} networks, {len(tokens)} sets of sequences and {len(seeds)} "
+            "seeds; give as many of each."
+        )
+    ensemble = HierarchyEnsemble(networks)
+    example = networks[0].output.bias
+    classes = len(tokens[0])
+    folded = fold_padding(torch.cat(list(tokens)), padding, dtype=example.dtype)
+    arranged = arrange(folded.tokens.unflatten(0, (len(tokens), classes)).to(example.device))
+    key_bias = folded.key_bias.unflatten(0, (len(tokens), classes)).to(example.device)
+    targets = torch.arange(classes, device=example.device).expand(len(tokens), classes)
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def losses() -> Tensor:
+        counts = torch.stack([draw_counts(classes, recipe.batch, generator) for generator in generators])
+        logits = ensemble(arranged, key_bias)
+        each = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
+        return (each * counts.to(each)).sum(1) / recipe.batch
+
+    def rows(step: int) -> Rows:
+        return [row for n in range(len(networks)) for row in measure(n, ensemble.network(n), step)]
+
+    table = _train(
+        _State(ensemble.weights, recipe, generators),
+        losses,
+        recipe,
+        measure=rows,
+        measure_at=measure_at,
+        progress=progress or Progress(),
+        label=label,
+        checkpoints=checkpoints,
+        checkpoint_every=checkpoint_every,
+    )
+    for number, network in enumerate(networks):
+        network.load_state_dict(ensemble.network(number).state_dict())
+    return table
+
+
+class _State:
+    """What training changes, and what a checkpoint holds: weights, Adam's state, the batches' generators."""
+
+    def __init__(
+        self, weights: dict[str, Tensor], recipe: DistinctRecipe, generators: list[torch.Generator]
+    ) -> None:
+        self.weights, self.generators = weights, generators
+        self.adam = torch.optim.Adam(
+            list(weights.values()), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
+        )
+
+    def save(self, path: Path, step: int, rows: Rows) -> None:
+        tensors = {f"network.{key}": value for key, value in self.weights.items()}
+        for number, entry in self.adam.state_dict()["state"].items():
+            tensors |= {f"adam.{number}.{key}": value for key, value in entry.items()}
+        random = torch.stack([generator.get_state() for generator in self.generators])
+        save_checkpoint(path, tensors | {"random": random}, {"step": step, "rows": rows})
+
+    def restore(self, path: Path) -> tuple[int, Rows]:
+        tensors, record = load_checkpoint(path)
+        random = tensors.pop("random").view(len(self.generators), -1)
+        for generator, of_generator in zip(self.generators, random, strict=True):
+            generator.set_state(of_generator.clone())
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            kind, _, rest = name.partition(".")
+            if kind == "network":
+                with torch.no_grad():
+                    self.weights[rest].copy_(value)
+            else:
+                number, _, key = rest.partition(".")
+                state.setdefault(int(number), {})[key] = value
+        self.adam.load_state_dict({**self.adam.state_dict(), "state": state})
+        return record["step"], record["rows"]
+
+
+def _train(
+    state: _State,
+    losses: Callable[[], Tensor],
+    recipe: DistinctRecipe,
+    *,
+    measure: Callable[[int], Rows],
+    measure_at: frozenset[int],
+    progress: Progress,
+    label: str,
+    checkpoints: Path | None,
+    checkpoint_every: int,
+) -> pd.DataFrame:
+    """The steps: ``losses()`` draws the next batches and gives the loss of every network, (networks,)."""
     rows: Rows = []
     first = 0
     path = None if checkpoints is None else checkpoints / "state.safetensors"
     if path is not None and path.exists():
-        first, rows = _restore(path, network, adam, generator)
+        first, rows = state.restore(path)
     for step in progress.track(range(first, recipe.steps + 1), label, total=recipe.steps + 1, initial=first):
         if path is not None and step > first and step % checkpoint_every == 0:
-            _save(path, network, adam, generator, step, rows)
+            state.save(path, step, rows)
         if step in measure_at:
-            rows.extend(measure(network, step))
+            rows.extend(measure(step))
         if step == recipe.steps:
             break
-        loss = weighted_loss(network, sequences, draw_counts(len(tokens), recipe.batch, generator))
-        if not bool(torch.isfinite(loss)):
+        loss = losses()
+        if not bool(torch.isfinite(loss).all()):
             error = DivergenceError(
-                f"{label}: the loss became {loss.item()} at step {step} "
+                f"{label}: the loss became {loss[~torch.isfinite(loss)][0].item()} at step {step} "
                 f"(learning rate {recipe.learning_rate:g}); lower the learning rate."
             )
             error.table = pd.DataFrame(rows)
             raise error
-        adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        adam.step()
+        state.adam.zero_grad()
+        # The networks share no weight, so the gradient of the sum is each one's own.
+        loss.sum().backward()  # type: ignore[no-untyped-call]
+        state.adam.step()
     return pd.DataFrame(rows)
-
-
-def _save(
-    path: Path,
-    network: HierarchyNetwork,
-    adam: torch.optim.Adam,
-    generator: torch.Generator,
-    step: int,
-    rows: Rows,
-) -> None:
-    tensors = {f"network.{key}": value for key, value in network.state_dict().items()}
-    for number, entry in adam.state_dict()["state"].items():
-        tensors |= {f"adam.{number}.{key}": value for key, value in entry.items()}
-    save_checkpoint(path, tensors | {"random": generator.get_state()}, {"step": step, "rows": rows})
-
-
-def _restore(
-    path: Path, network: HierarchyNetwork, adam: torch.optim.Adam, generator: torch.Generator
-) -> tuple[int, Rows]:
-    tensors, record = load_checkpoint(path)
-    generator.set_state(tensors.pop("random"))
-    state: dict[int, dict[str, Tensor]] = {}
-    weights = {}
-    for name, value in tensors.items():
-        kind, _, rest = name.partition(".")
-        if kind == "network":
-            weights[rest] = value
-        else:
-            number, _, key = rest.partition(".")
-            state.setdefault(int(number), {})[key] = value
-    network.load_state_dict(weights)
-    adam.load_state_dict({**adam.state_dict(), "state": state})
-    return record["step"], record["rows"]
