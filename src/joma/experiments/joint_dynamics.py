@@ -63,7 +63,7 @@ class JointDynamics(Experiment):
     )
     layers: tuple[int, ...] = setting((1, 3), "depths of the decoders that are trained", at_least=1)
     seeds: int = setting(2, "runs per depth, with seeds seed, seed + 1, ...", at_least=1)
-    steps: int = setting(1200, "minibatches", at_least=1)
+    steps: int = setting(800, "minibatches", at_least=1)
     learning_rate: float = setting(1e-3, "Adam's learning rate", above=0)
     width: int = setting(128, "embedding size d", at_least=2)
     hidden: int = setting(128, "width of the MLP's hidden layer", at_least=1)
@@ -184,7 +184,7 @@ def _measure(experiment: JointDynamics, text: Any, model: Any, step: int) -> lis
     from joma.probes.joint_dynamics import joint_dynamics
 
     inputs, _ = validation_windows(text.validation, length=experiment.length, most=experiment.windows)
-    batches = [(part, torch.ones_like(part, dtype=torch.bool)) for part in inputs.split(50)]
+    batches = [(part, torch.ones_like(part, dtype=torch.bool)) for part in torch.split(inputs, 50)]
     found = joint_dynamics(
         model, batches, draws=experiment.draws, rank_every=0, seed=experiment.seed + 7919 * step
     )

@@ -106,8 +106,8 @@ def neuron_gram(
         read = read * gain.to(read)
     if centres:
         read = read - read.mean(1, keepdim=True)
-    by_head = (read @ written).unflatten(1, (heads, -1)).movedim(1, 0)
-    gram = by_head.mT @ by_head
+    by_head = torch.unflatten(read @ written, 1, (heads, -1)).movedim(1, 0)
+    gram: Tensor = by_head.mT @ by_head
     if not bool(gram.isfinite().all()):
         raise InputError("neuron_gram: a weight is not finite, or too large; give finite weights.")
     return gram

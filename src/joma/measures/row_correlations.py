@@ -169,7 +169,7 @@ def _sums(weight: Tensor, values: Tensor) -> Tensor:
         return weight @ values
     batch, heads, keys, number = values.shape
     flat = weight[:, 0] @ values.transpose(1, 2).reshape(batch, keys, heads * number)
-    return flat.unflatten(-1, (heads, number)).transpose(1, 2)
+    return torch.unflatten(flat, -1, (heads, number)).transpose(1, 2)
 
 
 def rank_correlation(block: Tensor, keep: Tensor, predictor: Tensor) -> Tensor:

@@ -110,9 +110,10 @@ def _rows(sums: IndexSums, heads: Sequence[int] | None, module: str) -> list[dic
         total, count = np.stack(totals), np.stack(counts)  # (draws, texts, heads, bins + 1)
         there = total.shape[2]
         chosen = list(range(there)) if heads is None else sorted(set(heads))
-        for head in chosen:
-            if not 0 <= head < there:
-                raise InputError(f"there is no head {head} in {module}; its heads are 0 to {there - 1}.")
+        for asked in chosen:
+            if not 0 <= asked < there:
+                raise InputError(f"there is no head {asked} in {module}; its heads are 0 to {there - 1}.")
+        of_heads: list[tuple[int | None, _Sums, _Sums]]
         of_heads = [(head, total[:, :, head], count[:, :, head]) for head in chosen]
         # The mean over heads: over all their queries.
         of_heads.append((None, total[:, :, chosen].sum(2), count[:, :, chosen].sum(2)))

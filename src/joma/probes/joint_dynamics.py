@@ -10,12 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from joma.errors import InputError
-from joma.measures.joint_dynamics import (
-    Variant,
-    joint_dynamics_index,
-    joint_dynamics_prediction,
-    neuron_gram,
-)
+from joma.measures.joint_dynamics import joint_dynamics_index, joint_dynamics_prediction, neuron_gram
 from joma.measures.visible_keys import take
 from joma.probes.anatomy import Block, find_blocks, norm_gain, take_weight
 from joma.probes.capture import AttentionCall, unobserved
@@ -167,7 +162,8 @@ class _Layer:
         """``W_V u``, (batch, key-value heads, tokens, head width)."""
         weight = self.value.to(u)
         assert self.block.key_value_heads is not None
-        return (u @ weight.T).unflatten(-1, (self.block.key_value_heads, -1)).transpose(1, 2)
+        by_head = torch.unflatten(u @ weight.T, -1, (self.block.key_value_heads, -1))
+        return by_head.transpose(1, 2)
 
 
 class _IndexWatch(Watch):
@@ -381,6 +377,3 @@ def score_rows(call: AttentionCall, rows: slice) -> Tensor:
 
 def _four(tensor: Tensor) -> Tensor:
     return tensor[(None,) * (4 - tensor.ndim)]
-
-
-__all__ = ["Variant", "joint_dynamics", "score_rows"]
