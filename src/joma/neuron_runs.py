@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from joma.experiments.base import Experiment, setting
@@ -56,6 +55,7 @@ class NeuronsRun(Experiment):
 
     def run(self, progress: Progress) -> dict[str, pandas.DataFrame]:
         """The tables of :class:`joma.probes.neuron_probe.Neurons`."""
+        from joma.data.corpora import named_text
         from joma.probes.neuron_probe import probe_neurons
 
         return probe_neurons(
@@ -95,17 +95,6 @@ class NeuronsRun(Experiment):
 
         tested = (some_neuron, more_than_chance, unrelated, different_queries, selective)
         return [claim(tables, "neurons") for claim in tested]
-
-
-def named_text(text: str) -> Path | str:
-    """A path, or the text of a corpus that is named (see :data:`joma.data.corpora.NAMED_CORPORA`)."""
-    from joma.data.corpora import NAMED_CORPORA, load_corpus
-
-    path = Path(text).expanduser()
-    if path.exists() or text not in NAMED_CORPORA:
-        return path
-    corpus = load_corpus(text)
-    return corpus.training + corpus.validation
 
 
 def neurons_as_text(tables: Mapping[str, pandas.DataFrame], *, neurons: int = 3, contexts: int = 3) -> str:

@@ -64,12 +64,13 @@ class ProbeRun(Experiment):
 
     def run(self, progress: Progress) -> dict[str, pandas.DataFrame]:
         """The tables of :class:`joma.probes.probe.Probe`."""
+        from joma.data.corpora import named_text
         from joma.probes.attention import STATISTICS
         from joma.probes.probe import probe
 
         return probe(
             self.model,
-            self._text(),
+            named_text(self.text),
             tokenizer=self.tokenizer,
             column=self.column,
             length=self.length,
@@ -85,15 +86,6 @@ class ProbeRun(Experiment):
             dtype=self.dtype,
             progress=progress,
         ).tables
-
-    def _text(self) -> Path | str:
-        from joma.data.corpora import NAMED_CORPORA, load_corpus
-
-        path = Path(self.text).expanduser()
-        if path.exists() or self.text not in NAMED_CORPORA:
-            return path
-        corpus = load_corpus(self.text)
-        return corpus.training + corpus.validation
 
     def draw(self, tables: Mapping[str, pandas.DataFrame]) -> Figure:
         """Heat maps of layer and head, entropy by position, profiles over layers."""

@@ -67,6 +67,15 @@ def load_corpus(source: str, *, validation_share: float = 0.1) -> Corpus:
     return _split(source, text, validation_share, "text files")
 
 
+def named_text(text: str) -> Path | str:
+    """The whole text of a corpus that is named (see :data:`NAMED_CORPORA`), or else the path of a file."""
+    path = Path(text).expanduser()
+    if path.exists() or text not in NAMED_CORPORA:
+        return path
+    corpus = load_corpus(text)
+    return corpus.training + corpus.validation
+
+
 def read_text(path: Path) -> str:
     """The file's text; an :class:`InputError` if it is missing, empty or not UTF-8."""
     try:
