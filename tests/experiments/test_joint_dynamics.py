@@ -61,7 +61,9 @@ def test_figure_and_claims_come_from_the_tables_alone(tables: dict[str, pd.DataF
         figure = experiment.draw(tables)
     assert len(figure.axes) == 2 * 3 + 1
     claims = {claim.id: claim for claim in experiment.claims(tables)}
-    assert set(claims) == {f"joint_dynamics.{n}" for n in ("exp_flow", "positive", "grows", "values")}
+    assert set(claims) == {
+        f"joint_dynamics.{n}" for n in ("exp_flow", "first", "positive", "grows", "values")
+    }
     assert claims["joint_dynamics.exp_flow"].verdict == "holds"
     assert all(claim.null is not None for claim in claims.values())
 
@@ -80,6 +82,7 @@ def test_claims_can_hold_and_fail(tables: dict[str, pd.DataFrame]) -> None:
     for value, verdict in ((0.9, "holds"), (-0.9, "fails")):
         changed = {**tables, "curves": flipped(tables["curves"], value)}
         claims = {claim.id: claim.verdict for claim in experiment.claims(changed)}
+        assert claims["joint_dynamics.first"] == verdict
         assert claims["joint_dynamics.positive"] == verdict
         assert claims["joint_dynamics.grows"] == verdict
         assert claims["joint_dynamics.values"] == "holds"

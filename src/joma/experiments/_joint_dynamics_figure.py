@@ -34,7 +34,7 @@ def draw(tables: Mapping[str, pandas.DataFrame], corpus: str, learning_rate: flo
         axis.set_ylim(low - 0.05, high + 0.05)
     figure.suptitle(
         f"Correlation of log-attention with 1/2 sum v², {corpus}, learning rate {learning_rate:g} "
-        "(thin: one seed; band: shuffled tokens, ± 2 spreads)",
+        "(thin: one seed; band: shuffled tokens, ± 2 spreads; dotted: untrained)",
         fontsize=9.5,
     )
     return figure
@@ -69,7 +69,9 @@ def _layers(axis: Any, part: pandas.DataFrame, given: str) -> tuple[float, float
         axis.plot(by_seed.index, by_seed.mean(axis=1), color=colour, label=f"layer {layer:.0f}")
     spread = of_layers(part, "null_spread").groupby("step")["value"].max()
     axis.fill_between(spread.index, -2 * spread, 2 * spread, color=ink(), alpha=0.2, lw=0)
-    axis.axhline(0.0, color=ink(), lw=0.8)
+    untrained = float(index[index["step"] == 0]["value"].abs().max())
+    for level, style in ((0.0, "-"), (untrained, ":"), (-untrained, ":")):
+        axis.axhline(level, color=ink(), lw=0.8, ls=style)
     last = int(index["step"].max())
     axis.set_xscale("function", functions=(_root, _square))
     axis.set_xlim(0, last)

@@ -33,8 +33,9 @@ class JointDynamics(Experiment):
 
     *Decoders*: the paper's (post-norm, softmax) learn to predict the next word of a real text, as in
     Fig. 6. At chosen steps the index is measured on held-out windows, with the first token left out, beside
-    its null (the prediction shuffled over the tokens), what is left of it when the size of the values
-    ``|W_V^h u_l|`` or the position is held fixed, and the index of the values' size itself.
+    its nulls (the prediction shuffled over the tokens; the untrained decoders, whose index is farther from
+    zero than shuffles within windows tell, since words recur in all of them), what is left of it when the
+    size of the values ``|W_V^h u_l|`` or the position is held fixed, and the index of that size itself.
     """
 
     title = "Joint dynamics: does attention follow the neurons that it feeds, as Theorem 1 says?"
@@ -122,6 +123,7 @@ class JointDynamics(Experiment):
         curves = tables["curves"]
         return [
             claims.exp_flow(tables["block"]),
+            claims.positive_at_first(curves, 2 * self.measure_every),
             claims.positive_when_trained(curves),
             claims.grows_with_training(curves),
             claims.sign_of_the_values(curves),
