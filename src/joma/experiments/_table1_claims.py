@@ -258,6 +258,7 @@ def some_reading_agrees(readings: pandas.DataFrame, *, full_scale: bool) -> Clai
     }
     best = dict(zip(choices, distances["trained"].idxmin(), strict=True))
     of_best, of_plain = top[plain(top, **best)], top[plain(top)]
+    named = ", ".join(f"{name}: {value}" for name, value in best.items())
     return judge(
         bool(distances["trained"].min() <= 2),
         **facts,
@@ -267,8 +268,10 @@ def some_reading_agrees(readings: pandas.DataFrame, *, full_scale: bool) -> Clai
         null=float(distances["untrained"].min()),
         null_description=f"the best reading's distance for {UNTRAINED}",
         evidence=f"largest distance over {len(of_best)} cells, smallest over {len(distances['trained'])} "
-        f"readings, that of {best}; its mean {of_best['trained'].mean():.3f}, the plain reading's "
-        f"{of_plain['trained'].mean():.3f}, the paper's {of_best['paper'].mean():.3f}",
+        f"readings, that of ({named}); its mean {of_best['trained'].mean():.3f} trained and "
+        f"{of_best['untrained'].mean():.3f} untrained, the plain reading's {of_plain['trained'].mean():.3f} "
+        f"and {of_plain['untrained'].mean():.3f}, the paper's {of_best['paper'].mean():.3f}; a null as near "
+        "says that the number is not learning",
     )
 
 

@@ -40,7 +40,7 @@ class Table1(Experiment):
 
     title = "hidden neurons against the latents of a hierarchy, trained and untrained"
     reproduces = "JoMA Table 1"
-    cost = {"quick": "1 min", "reduced": "15 min", "cell": "40 min", "paper": "days"}
+    cost = {"quick": "1 min", "reduced": "20 min", "cell": "30 min", "paper": "days"}
     presets = {
         "quick": {},
         "reduced": {
@@ -116,11 +116,15 @@ class Table1(Experiment):
         from joma.experiments._table1_readings import COLUMNS, summary
 
         runs: dict[str, Any] = {}
-        for seed in range(self.seed, self.seed + self.seeds):
+        seeds = tuple(range(self.seed, self.seed + self.seeds))
+        for some in [seeds, *((seed,) for seed in seeds)]:
             for cell in self.cells():
-                _hierarchy(self, cell, seed)  # a cell that cannot be drawn is an error before any training
-                name = "classes-{}-children-{}-latents-{}-{}".format(*cell) + f"-seed-{seed}"
-                runs[name] = functools.partial(_train_one, self, cell, seed, name)
+                if self._pays_together(cell) != (some == seeds) and len(seeds) > 1:
+                    continue
+                for seed in some:
+                    _hierarchy(self, cell, seed)  # a cell that cannot be drawn is an error before training
+                name = _cell_name(cell) + "-seed-" + "-".join(map(str, sorted({some[0], some[-1]})))
+                runs[name] = functools.partial(_train, self, cell, some, name)
         tables = progress.parts(runs)
         everything = pd.concat([tables[name] for name in runs], ignore_index=True)
         is_reading = everything["level"].notna()
@@ -143,9 +147,11 @@ class Table1(Experiment):
 
     def draw(self, tables: Mapping[str, pandas.DataFrame]) -> Figure:
         """NCorr along training for each level, and at its ends beside the nulls and the paper."""
+        from joma.experiments._table1_readings import plain
         from joma.reporting.figures import PALETTE, ink, panels
 
-        alignment, paper = tables["alignment"], tables["paper"]
+        alignment, paper, along = tables["alignment"], tables["paper"], tables["readings_along"]
+        absolute = along[plain(along, sign="absolute")]
         figure, axes = panels(1, 2, width=5.0, height=3.6, sharey=True)
         for axis, layer in zip(axes[0], (0, 1), strict=True):
             part = alignment[(alignment["layer"] == layer) & alignment["metric"].isin(["NCorr", "shuffled"])]
@@ -155,6 +161,8 @@ class Table1(Experiment):
                 label = f"C={cell[0]}, {cell[1]} children, {cell[2:]}"
                 axis.plot(curves["NCorr"].mean(axis=1), color=colour, label=label)
                 axis.plot(curves["shuffled"].mean(axis=1), color=colour, ls=":", lw=1.1)
+                either = absolute[(absolute["layer"] == layer) & (absolute[CELL] == list(cell)).all(axis=1)]
+                axis.plot(either.groupby("step")["value"].mean(), color=colour, ls="--", lw=1.1)
                 theirs = paper[(paper["layer"] == layer) & (paper[CELL] == list(cell)).all(axis=1)]
                 axis.errorbar(
                     [self.steps * 1.02] * len(theirs),
@@ -165,6 +173,7 @@ class Table1(Experiment):
                     mfc="none",
                     color=colour,
                 )
+            axis.plot([], [], "--", color=ink(), label="largest absolute correlation")
             axis.plot([], [], ":", color=ink(), label="classes shuffled")
             axis.set_title(f"layer {layer} against the latents of s = {layer}")
             axis.set_xlabel("minibatch (0: untrained)")
@@ -172,7 +181,8 @@ class Table1(Experiment):
         axes[0, 0].set_ylabel("NCorr (mean over latents)")
         axes[0, 0].legend(loc="lower left", fontsize=7.5)
         figure.suptitle(
-            f"d = {self.width}, learning rate {self.learning_rate:g}, {self.seeds} seeds (thin), mean (thick)"
+            f"d = {self.width}, learning rate {self.learning_rate:g}, "
+            + ("one seed" if self.seeds == 1 else f"{self.seeds} seeds (thin), mean (thick)")
             + ("; circles: the paper at d = 1024, 10,000 steps" if len(paper) else ""),
             fontsize=9.5,
         )
@@ -195,6 +205,11 @@ class Table1(Experiment):
             judged.some_reading_agrees(tables["readings"], full_scale=self._is_full_scale()),
         ]
 
+    def _pays_together(self, cell: tuple[int, int, int, int]) -> bool:
+        """Whether all seeds train in one process: measured on a CPU core (benchmarks/bench_table1.py)."""
+        positions = cell[1] ** 3 + 1
+        return self.width <= 128 and cell[0] * positions <= 300
+
     def _is_full_scale(self) -> bool:
         return self.width == 1024 and self.steps >= 10_000
 
@@ -215,51 +230,69 @@ def _hierarchy(experiment: Table1, cell: tuple[int, int, int, int], seed: int) -
     )
 
 
-def _train_one(
-    experiment: Table1, cell: tuple[int, int, int, int], seed: int, name: str, progress: Progress
+def _cell_name(cell: tuple[int, int, int, int]) -> str:
+    return "classes-{}-children-{}-latents-{}-{}".format(*cell)
+
+
+def _train(
+    experiment: Table1, cell: tuple[int, int, int, int], seeds: tuple[int, ...], name: str, progress: Progress
 ) -> pandas.DataFrame:
+    """Train the networks of some seeds of a cell: together, if there are several."""
     import torch
 
     from joma.experiments._table1_readings import COLUMNS, Measurement
     from joma.models.hierarchy import HierarchyNetwork
-    from joma.training.distinct import DistinctRecipe, train_distinct
+    from joma.training.distinct import DistinctRecipe, train_distinct, train_together
     from joma.training.loop import reproducible
 
-    drawn = _hierarchy(experiment, cell, seed)
-    tokens = torch.from_numpy(drawn.sequences())
+    measurements, networks = [], []
+    for seed in seeds:
+        drawn = _hierarchy(experiment, cell, seed)
+        measurements.append(
+            Measurement(
+                drawn=drawn,
+                tokens=torch.from_numpy(drawn.sequences()),
+                batch=experiment.batch,
+                test=experiment.test,
+                permutations=experiment.permutations,
+            )
+        )
+        with reproducible(seed):
+            networks.append(
+                HierarchyNetwork(
+                    experiment.vocabulary_size,
+                    cell[0],
+                    layers=3,
+                    width=experiment.width,
+                    heads=experiment.heads,
+                    causal=experiment.causal,
+                )
+            )
     recipe = DistinctRecipe(
         steps=experiment.steps,
         learning_rate=experiment.learning_rate,
         weight_decay=experiment.weight_decay,
         batch=experiment.batch,
-        seed=seed,
+        seed=seeds[0],
     )
-    with reproducible(seed):
-        network = HierarchyNetwork(
-            experiment.vocabulary_size,
-            cell[0],
-            layers=3,
-            width=experiment.width,
-            heads=experiment.heads,
-            causal=experiment.causal,
-        )
-        rows = train_distinct(
-            network,
-            tokens,
-            drawn.padding,
-            recipe,
-            measure=Measurement(
-                drawn=drawn,
-                tokens=tokens,
-                batch=experiment.batch,
-                test=experiment.test,
-                permutations=experiment.permutations,
-            ),
-            measure_at=frozenset({*range(0, experiment.steps, experiment.measure_every), experiment.steps}),
-            progress=progress,
-            label=f"table1: {name}",
-            checkpoints=progress.checkpoint_folder(name),
-        )
+
+    def measure(number: int, network: HierarchyNetwork, step: int) -> list[dict[str, Any]]:
+        return [row | {"seed": seeds[number]} for row in measurements[number](network, step)]
+
+    where: dict[str, Any] = {
+        "measure_at": frozenset({*range(0, experiment.steps, experiment.measure_every), experiment.steps}),
+        "progress": progress,
+        "label": f"table1: {name}",
+        "checkpoints": progress.checkpoint_folder(name),
+    }
+    tokens, padding = [m.tokens for m in measurements], experiment.vocabulary_size
+    with reproducible(seeds[0]):
+        if len(seeds) == 1:
+            alone = functools.partial(measure, 0)
+            rows = train_distinct(networks[0], tokens[0], padding, recipe, measure=alone, **where)
+        else:
+            rows = train_together(networks, tokens, padding, recipe, seeds, measure=measure, **where)
     identity = dict(zip(CELL, cell, strict=True))
     columns = ["run", *CELL, "seed", "step", "layer", *COLUMNS, "metric", "value", "unit", "dtype"]
-    return rows.assign(run=name, seed=seed, dtype="float32", **identity)[columns]
+    run = _cell_name(cell) + "-seed-" + rows["seed"].astype(str)
+    return rows.assign(run=run, dtype="float32", **identity)[columns]

@@ -127,8 +127,8 @@ class HierarchyEnsemble:
             self.weights[name + "in_projection.weight"],
             self.weights[name + "in_projection.bias"],
         )
-        of_query, of_key, of_value = weight.split(width, dim=1)
-        query_offset, _, value_offset = offset.split(width, dim=1)
+        of_query, of_key, of_value = torch.split(weight, width, dim=1)
+        query_offset, _, value_offset = torch.split(offset, width, dim=1)
         query = torch.baddbmm(query_offset[:, None], last, of_query.transpose(1, 2))
         query = query.view(networks, rows, heads, -1) * (width // heads) ** -0.5
         asked = torch.einsum("nrhp,nhpw->nrhw", query, of_key.view(networks, heads, -1, width))

@@ -10,7 +10,7 @@ positions hold the same vector in every layer, so one key of bias log(n_pad) sta
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -175,8 +175,8 @@ def train_together(
     example = networks[0].output.bias
     classes = len(tokens[0])
     folded = fold_padding(torch.cat(list(tokens)), padding, dtype=example.dtype)
-    arranged = arrange(folded.tokens.unflatten(0, (len(tokens), classes)).to(example.device))
-    key_bias = folded.key_bias.unflatten(0, (len(tokens), classes)).to(example.device)
+    arranged = arrange(folded.tokens.reshape(len(tokens), classes, -1).to(example.device))
+    key_bias = folded.key_bias.reshape(len(tokens), classes, -1).to(example.device)
     targets = torch.arange(classes, device=example.device).expand(len(tokens), classes)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
 
@@ -209,7 +209,7 @@ class _State:
     """What training changes, and what a checkpoint holds: weights, Adam's state, the batches' generators."""
 
     def __init__(
-        self, weights: dict[str, Tensor], recipe: DistinctRecipe, generators: list[torch.Generator]
+        self, weights: Mapping[str, Tensor], recipe: DistinctRecipe, generators: list[torch.Generator]
     ) -> None:
         self.weights, self.generators = weights, generators
         self.adam = torch.optim.Adam(
