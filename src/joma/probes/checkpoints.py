@@ -45,8 +45,8 @@ class Checkpoint:
     def read(self, name: str, room: Room | None = None) -> Tensor:
         """A copy of the tensor ``name``; the file stays neither open nor mapped for its sake.
 
-        With a ``room`` it may lie there, and is overwritten when the next tensor is read into it: in half
-        the time.
+        With a ``room`` it may lie there, and is overwritten when the next tensor is read into it; no fresh
+        memory is asked of the system then.
 
         Raises:
             InputError: no such tensor, or the file is damaged there.
