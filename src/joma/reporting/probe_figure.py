@@ -164,7 +164,7 @@ def _joint_dynamics(axes: Axes, table: pandas.DataFrame) -> None:
     several = rows["stack"].nunique() > 1
     names = rows["stack"] + " " + rows["layer"].astype(str) if several else rows["layer"].astype(str)
     grid = rows.assign(row=names).pivot_table(index="row", columns="head", values="value", sort=False)
-    _image(axes, grid, "RdBu", -1.0, 1.0)
+    _image(axes, grid, "RdBu_r", -1.0, 1.0)
 
 
 def _plain_numbers(axes: Axes) -> None:
