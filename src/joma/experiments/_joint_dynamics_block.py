@@ -14,11 +14,12 @@ _SHARE_OF_LIFE = 0.98
 
 
 def block_flows(*, tokens: int, neurons: int, runs: int, draws: int, seed: int) -> pandas.DataFrame:
-    """The index along gradient flows of the block: columns ``attention, run, time, progress, metric, value``.
+    """The index along gradient flows of the block: ``attention, start, run, time, progress, metric, value``.
 
     The frequencies of 2 ``tokens`` samples are drawn from a flat Dirichlet law, the back-propagated gradients
-    normal and constant, activation linear, the weights start normal with deviation 0.1, the logits at zero.
-    ``progress`` is time over that of the last moment.
+    normal and constant, activation linear. The logits start at zero; the weights at zero (``start`` is
+    ``zero``: then ``c`` of Theorem 1 is 0), or normal with deviation 0.1 (``random``: ``c`` is not, and
+    fades). ``progress`` is time over that of the last moment, shortly before a blow-up where there is one.
     """
     import numpy as np
     import pandas as pd
@@ -30,7 +31,9 @@ def block_flows(*, tokens: int, neurons: int, runs: int, draws: int, seed: int) 
         gradient = rng.normal(size=(2 * tokens, neurons))
         weights = 0.1 * rng.normal(size=(neurons, tokens + 1))
         for kind in ("exp", "softmax"):
-            rows += _one(kind, run, data, gradient, weights, draws, seed)
+            for start, initial in (("zero", 0.0 * weights), ("random", weights)):
+                of_flow = _one(kind, run, data, gradient, initial, draws, seed)
+                rows += [{"start": start, **row} for row in of_flow]
     return pd.DataFrame(rows)
 
 

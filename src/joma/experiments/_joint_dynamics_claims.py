@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from joma.reporting.claims import Claim
 
-NEAR_ONE = 0.99
+EXACT = 1e-6
 SPREADS = 2.0
 """Of the shuffled null: an index beyond them is no chance of the shuffles."""
 SAME_SIGN = 0.9
@@ -20,23 +20,27 @@ def exp_flow(block: pandas.DataFrame) -> Claim:
     """The positive control."""
     from joma.reporting.claims import judge
 
-    last = block[(block["attention"] == "exp") & (block["progress"] == 1.0)]
-    index = last[last["metric"] == "index"]["value"]
-    null = last[last["metric"] == "null"]["value"].abs()
-    softmax = block[(block["attention"] == "softmax") & (block["progress"] == 1.0)]
-    of_softmax = softmax[softmax["metric"] == "index"]["value"]
+    from_zero = block[(block["start"] == "zero") & (block["time"] > 0)]
+    exp = from_zero[from_zero["attention"] == "exp"]
+    index = exp[exp["metric"] == "index"]["value"]
+    null = exp[exp["metric"] == "null"]["value"].abs()
+    last = block[(block["progress"] == 1.0) & (block["metric"] == "index")]
+    others = last.groupby(["attention", "start"])["value"].agg(["min", "max"])
+    evidence = ", ".join(
+        f"{kind} from {start} weights {low:.3f} to {high:.3f}"
+        for (kind, start), (low, high) in zip(others.index, others.to_numpy(), strict=True)
+    )
     return judge(
-        bool(index.min() > NEAR_ONE),
+        bool(index.min() > 1 - EXACT),
         id="joint_dynamics.exp_flow",
         source="JoMA Thm 1",
-        statement="with exp attention the logits become 1/2 sum_k v_k(l)^2 + c: the index goes to 1",
-        expected=f"above {NEAR_ONE} at the end of every flow",
+        statement="with exp attention, from zero on, the logits are 1/2 sum_k v_k(l)^2 + c: the index is 1",
+        expected=f"1 to {EXACT:g} at every moment of every flow",
         measured=index.min(),
-        tolerance=NEAR_ONE,
+        tolerance=EXACT,
         null=null.quantile(0.95),
         null_description=_SHUFFLED + " (size that 1 in 20 exceeds)",
-        evidence=f"smallest of {len(index)} flows from random weights; with softmax attention "
-        f"{of_softmax.min():.2f} to {of_softmax.max():.2f}",
+        evidence=f"smallest of {exp['run'].nunique()} flows; at the end: {evidence}",
     )
 
 

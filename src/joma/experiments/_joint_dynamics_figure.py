@@ -43,16 +43,17 @@ def draw(tables: Mapping[str, pandas.DataFrame], corpus: str, learning_rate: flo
 def _block(axis: Any, block: pandas.DataFrame) -> None:
     from joma.reporting.figures import PALETTE, ink
 
-    for colour, (kind, part) in zip(PALETTE, block.groupby("attention", sort=True), strict=False):
+    groups = block.groupby(["attention", "start"], sort=True)
+    for colour, ((kind, start), part) in zip(PALETTE, groups, strict=False):
         index = part[part["metric"] == "index"]
         for number, (_, run) in enumerate(index.groupby("run")):
-            label = f"{kind} attention" if number == 0 else None
+            label = f"{kind}, from {start} weights" if number == 0 else None
             axis.plot(run["progress"], run["value"], color=colour, lw=1.0, alpha=0.8, label=label)
     null = block[block["metric"] == "null"].groupby("progress")["value"].std()
     axis.fill_between(null.index, -2 * null, 2 * null, color=ink(), alpha=0.12, lw=0)
     axis.axhline(1.0, color=ink(), lw=0.8, ls=":")
     axis.set_ylim(-1.05, 1.1)
-    axis.set_xlabel("time / last moment before the blow-up")
+    axis.set_xlabel("time / last moment")
     axis.set_title("block flow of Eq. 2 (positive control)")
     axis.legend(loc="lower right")
 

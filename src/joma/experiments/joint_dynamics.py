@@ -27,9 +27,10 @@ class JointDynamics(Experiment):
     where in a real layer ``v_k(l) = w_k . (W_O^h W_V^h u_l)``, head by head
     (:mod:`joma.measures.joint_dynamics`).
 
-    *Block flow*, the positive control: the population gradient flow of Eq. 2 with constant random gradients,
-    from small random weights and zero logits, with exp and with softmax attention. With exp the theorem
-    holds exactly, with ``c = -1/2 sum_k v_k(l)^2`` of the start, so the index must go to 1.
+    *Block flow*, the positive control: the population gradient flow of Eq. 2 with constant random gradients
+    and zero logits at first, with exp and with softmax attention. With exp the theorem holds exactly: from
+    zero weights the index must be 1; from random ones it approaches it, as ``c = -1/2 sum_k v_k(l)^2`` of
+    the start fades beside what has grown.
 
     *Decoders*: the paper's (post-norm, softmax) learn to predict the next word of a real text, as in
     Fig. 6. At chosen steps the index is measured on held-out windows, with the first token left out, beside
