@@ -99,9 +99,10 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def peak_of_one(way: str, tokens: torch.Tensor, folder: str | None) -> None:
-    """In a process of its own: seconds and peak memory of one pass, after a warm-up on few tokens.
+    """In a process of its own: peak memory of a first pass, and the seconds of the two passes after it.
 
-    With the last position's logits alone: all of them would hide what the attention needs.
+    With the last position's logits alone: all of them would hide what the attention needs. The first pass
+    pays for the memory that it is the first to touch, and is not timed.
     """
     with torch.no_grad():
         model = load(folder, "eager" if way == "eager" else "sdpa")
@@ -109,8 +110,11 @@ def peak_of_one(way: str, tokens: torch.Tensor, folder: str | None) -> None:
         # Loading has a peak of its own: forget it (Linux).
         Path("/proc/self/clear_refs").write_text("5")
         before = resident("VmRSS")
-        took = seconds(ways(model, tokens, logits=1)[way])
-    print(json.dumps({"seconds": took, "before": before, "peak": resident("VmHWM")}))
+        whole = ways(model, tokens, logits=1)[way]
+        whole()
+        peak = resident("VmHWM")
+        took = statistics.median(seconds(whole) for _ in range(2))
+    print(json.dumps({"seconds": took, "before": before, "peak": peak}))
 
 
 def resident(which: str) -> int:
@@ -121,7 +125,7 @@ def resident(which: str) -> int:
 
 
 def alone(way: str, length: int, given: argparse.Namespace) -> dict[str, float]:
-    command = [sys.executable, __file__, "--one", way, str(length), "--threads", str(given.threads)]
+    command = [sys.executable, str(Path(__file__)), "--one", way, str(length), "--threads", str(given.threads)]
     for option, value in (("--model", given.model), ("--text", given.text)):
         command += [option, value] if value else []
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
@@ -155,15 +159,12 @@ def compare(model: torch.nn.Module, tokens: torch.Tensor) -> None:
 
 
 def compare_eager(given: argparse.Namespace) -> None:
-    runs: dict[str, list[dict[str, float]]] = {"plain": [], "watched": [], "eager": []}
-    for _ in range(2):
-        for way, found in runs.items():
-            found.append(alone(way, EAGER_LENGTH, given))
-    took = {way: statistics.median(r["seconds"] for r in found) for way, found in runs.items()}
-    needed = {way: statistics.median(r["peak"] - r["before"] for r in found) for way, found in runs.items()}
-    peak = {way: statistics.median(r["peak"] for r in found) for way, found in runs.items()}
+    runs = {way: alone(way, EAGER_LENGTH, given) for way in ("plain", "watched", "eager")}
+    took = {way: found["seconds"] for way, found in runs.items()}
+    needed = {way: found["peak"] - found["before"] for way, found in runs.items()}
+    peak = {way: found["peak"] for way, found in runs.items()}
     print(
-        f"T = {EAGER_LENGTH}, processes of their own, medians: "
+        f"T = {EAGER_LENGTH}, processes of their own: "
         + ", ".join(f"{way} {took[way]:.2f} s and {needed[way] / 1e9:.3f} GB" for way in runs)
         + " above the loaded model"
     )
