@@ -125,7 +125,7 @@ def resident(which: str) -> int:
 
 
 def alone(way: str, length: int, given: argparse.Namespace) -> dict[str, float]:
-    command = [sys.executable, str(Path(__file__)), "--one", way, str(length), "--threads", str(given.threads)]
+    command = [sys.executable, __file__, "--one", way, str(length), "--threads", str(given.threads)]
     for option, value in (("--model", given.model), ("--text", given.text)):
         command += [option, value] if value else []
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
