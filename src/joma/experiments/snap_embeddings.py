@@ -209,16 +209,21 @@ def _train_one(experiment: SnapEmbeddings, model_name: str, seed: int) -> pandas
 
 def _measures(population: Any, model: OneLayer, change: Any) -> dict[str, float]:
     """Mass on the common token (number 0), and where Z has changed: shares of its squared change."""
+    import torch
+
     mass = model.mass(population.frequencies, population.last)
     lasts = population.last.unique()
     own = change[lasts]
     seen = (population.last[:, None] == lasts[None, :]).double().T @ (population.frequencies > 0).double()
-    total, in_rows = float((change**2).sum()), float((own**2).sum())
+    never_last = torch.ones(len(change), dtype=torch.bool)
+    never_last[lasts] = False
+    in_rows, elsewhere = float((own**2).sum()), float((change[never_last] ** 2).sum())
+    total = in_rows + elsewhere
     unseen = float((own[seen == 0] ** 2).sum())
     return {
         "common mass": float(population.prior @ mass[:, 0]),
         # Before anything has changed there is nothing to share.
-        "other rows": max(0.0, total - in_rows) / total if total > 0 else 0.0,
+        "other rows": elsewhere / total if total > 0 else 0.0,
         "unseen tokens": unseen / in_rows if in_rows > 0 else 0.0,
     }
 
