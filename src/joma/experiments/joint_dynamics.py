@@ -41,7 +41,7 @@ class JointDynamics(Experiment):
 
     title = "Joint dynamics: does attention follow the neurons that it feeds, as Theorem 1 says?"
     reproduces = "JoMA Thm 1 (not in the paper)"
-    cost = {"quick": "2 min", "paper": "hours"}
+    cost = {"quick": "3 min", "paper": "hours"}
     presets = {
         "quick": {},
         "paper": {
