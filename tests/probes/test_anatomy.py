@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from joma.errors import InputError
 from joma.models.decoder import Decoder
 from joma.models.hierarchy import HierarchyNetwork
-from joma.probes.anatomy import Block, find_blocks, norm_gain, take_weight
+from joma.probes.anatomy import Block, find_blocks, take_weight
+from joma.probes.norm_gain import norm_gain
 
 pytest.importorskip("transformers")
 

@@ -12,9 +12,10 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from joma.errors import InputError
 from joma.measures.joint_dynamics import joint_dynamics_index, joint_dynamics_prediction, neuron_gram
 from joma.measures.visible_keys import take
-from joma.probes.anatomy import Block, find_blocks, norm_gain, take_weight
+from joma.probes.anatomy import Block, find_blocks, take_weight
 from joma.probes.capture import AttentionCall, unobserved
 from joma.probes.correlation_table import IndexSums, bins_of, index_table
+from joma.probes.norm_gain import norm_gain
 from joma.probes.passes import run_batch
 from joma.probes.texts import TokenBatch
 from joma.probes.untouched import checked_batches, chosen_blocks, untouched
