@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from joma.cli_arguments import command_parser, numbers_of, parse, quiet_and_json, words_of
 from joma.errors import InputError
@@ -65,21 +65,12 @@ def _probe_text(options: argparse.Namespace) -> int:
     from joma.reporting.probe_text import probe_as_text
 
     run = ProbeRun(
-        model=options.model,
-        text=options.text,
-        column=options.column,
-        tokenizer=options.tokenizer,
-        length=options.length,
-        tokens=options.tokens,
-        batch_tokens=options.batch_tokens,
+        **_text_settings(options),
         sections=words_of(options.sections),
         statistics=words_of(options.statistics),
-        layers=numbers_of("--layers", options.layers),
         heads=numbers_of("--heads", options.heads),
         rows=options.rows,
         attention_matrices=options.attention,
-        device=options.device,
-        dtype=options.dtype,
     )
     return _on_text("probe", run, options, probe_as_text)
 
@@ -114,23 +105,22 @@ def neurons(words: list[str]) -> int:
     from joma.neuron_runs import NeuronsRun, neurons_as_text
 
     run = NeuronsRun(
-        model=options.model,
-        text=options.text,
-        column=options.column,
-        tokenizer=options.tokenizer,
-        length=options.length,
-        tokens=options.tokens,
-        batch_tokens=options.batch_tokens,
-        layers=numbers_of("--layers", options.layers),
+        **_text_settings(options),
         neurons=numbers_of("--neurons", options.neurons),
         top=options.top,
         smallest=options.smallest,
         show=options.show,
         seed=options.seed,
-        device=options.device,
-        dtype=options.dtype,
     )
     return _on_text("neurons", run, options, neurons_as_text)
+
+
+def _text_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings that every command has which runs a model on a text."""
+    plain = ("model", "text", "column", "tokenizer", "length", "tokens", "batch_tokens", "device", "dtype")
+    return {name: getattr(options, name) for name in plain} | {
+        "layers": numbers_of("--layers", options.layers)
+    }
 
 
 def _on_text(
