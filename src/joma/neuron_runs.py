@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from joma.experiments.base import Experiment, setting
+from joma.experiments.base import setting
+from joma.text_run import TextRun
 
 if TYPE_CHECKING:
     import pandas
@@ -17,18 +18,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeuronsRun(Experiment):
+class NeuronsRun(TextRun):
     """Pattern superposition in a real model; the settings are those of :func:`joma.probe_neurons`."""
 
     title: ClassVar[str] = "neurons that answer to unrelated patterns"
     reproduces: ClassVar[str] = "JoMA Fig. 10"
-    cost: ClassVar[Mapping[str, str]] = {}
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"quick": {}}
 
-    model: str = setting("", "folder, .gguf file or hub name (id@revision)")
-    text: str = setting("", "text file, table with a column, .npy of token ids, or a named corpus")
-    column: str | None = setting(None, "column of the table that holds the texts")
-    tokenizer: str | None = setting(None, "name or folder of a tokenizer, in place of the model's own")
     length: int = setting(128, "tokens of a window", at_least=2)
     tokens: int | None = setting(None, "tokens to read (default: at most 50000)", at_least=2)
     batch_tokens: int = setting(1024, "tokens of a batch", at_least=2)
@@ -37,8 +32,6 @@ class NeuronsRun(Experiment):
     top: int = setting(16, "contexts kept for each neuron", at_least=4)
     smallest: int = setting(3, "contexts that make a pattern", at_least=2)
     show: int = setting(24, "neurons whose contexts are written out", at_least=1)
-    device: str = setting("auto", "auto, cpu, cuda or cuda:i")
-    dtype: str | None = setting(None, "float32, bfloat16 or float16")
 
     @classmethod
     def name(cls) -> str:
@@ -49,20 +42,12 @@ class NeuronsRun(Experiment):
         """Which model, and which text."""
         return f"the neurons of {self.model} on {self.text}: {self.title}"
 
-    def command(self) -> str:
-        """As a user typed it, apart from further settings."""
-        return f"joma neurons {self.model} --text {self.text}"
-
     def run(self, progress: Progress) -> dict[str, pandas.DataFrame]:
         """The tables of :class:`joma.probes.neuron_probe.Neurons`."""
-        from joma.data.corpora import named_text
         from joma.probes.neuron_probe import probe_neurons
 
         return probe_neurons(
-            self.model,
-            named_text(self.text),
-            tokenizer=self.tokenizer,
-            column=self.column,
+            **self.reading(),
             length=self.length,
             tokens=self.tokens,
             batch_tokens=self.batch_tokens,
@@ -72,8 +57,6 @@ class NeuronsRun(Experiment):
             smallest=self.smallest,
             show=self.show,
             seed=self.seed,
-            device=self.device,
-            dtype=self.dtype,
             progress=progress,
         ).tables
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from joma.errors import InputError
-from joma.experiments.base import Experiment, setting
+from joma.experiments.base import setting
+from joma.text_run import TextRun
 
 if TYPE_CHECKING:
     import pandas
@@ -25,18 +26,12 @@ _CLEAR = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeRun(Experiment):
+class ProbeRun(TextRun):
     """A real model measured on a real text; the settings are those of :func:`joma.probe`."""
 
     title: ClassVar[str] = "a model probed on a text"
     reproduces: ClassVar[str] = "instruments for JoMA Sec. 3.1, 4 and 7"
-    cost: ClassVar[Mapping[str, str]] = {}
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"quick": {}}
 
-    model: str = setting("", "folder, .gguf file or hub name (id@revision)")
-    text: str = setting("", "text file, table with a column, .npy of token ids, or a named corpus")
-    column: str | None = setting(None, "column of the table that holds the texts")
-    tokenizer: str | None = setting(None, "name or folder of a tokenizer, in place of the model's own")
     length: int | None = setting(None, "tokens of a window (default: 512, or the model's positions)")
     tokens: int | None = setting(None, "tokens to read, in whole windows (default: about 8192)")
     batch_tokens: int = setting(2048, "tokens of a batch", at_least=2)
@@ -46,8 +41,6 @@ class ProbeRun(Experiment):
     heads: tuple[int, ...] | None = setting(None, "numbers of the heads (default: all)")
     rows: float | None = setting(None, "share of the attention's rows to measure", above=0, below=1)
     attention_matrices: bool = setting(False, "stable ranks of query, key, value, output matrices too")
-    device: str = setting("auto", "auto, cpu, cuda or cuda:i")
-    dtype: str | None = setting(None, "float32, bfloat16 or float16")
 
     @classmethod
     def name(cls) -> str:
@@ -58,21 +51,13 @@ class ProbeRun(Experiment):
         """Which model, and which text."""
         return f"{self.model} probed on {self.text}" if self.text else f"{self.model} probed"
 
-    def command(self) -> str:
-        """As a user typed it, apart from further settings."""
-        return f"joma probe {self.model} --text {self.text}"
-
     def run(self, progress: Progress) -> dict[str, pandas.DataFrame]:
         """The tables of :class:`joma.probes.probe.Probe`."""
-        from joma.data.corpora import named_text
         from joma.probes.attention import STATISTICS
         from joma.probes.probe import probe
 
         return probe(
-            self.model,
-            named_text(self.text),
-            tokenizer=self.tokenizer,
-            column=self.column,
+            **self.reading(),
             length=self.length,
             tokens=self.tokens,
             batch_tokens=self.batch_tokens,
@@ -82,8 +67,6 @@ class ProbeRun(Experiment):
             heads=self.heads,
             rows=self.rows,
             attention_matrices=self.attention_matrices,
-            device=self.device,
-            dtype=self.dtype,
             progress=progress,
         ).tables
 
