@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from smollm2 import random_model
 
 from joma.probes.neuron_probe import superposition_tables
 from joma.probes.neurons import NeuronContexts, find_neurons
@@ -32,25 +33,6 @@ TOKENS = (25_000, 50_000)
 LENGTH, BATCH = 128, 8
 TARGET = 1.3
 LAYERS_FOR_MEMORY = 6
-
-
-def random_model() -> torch.nn.Module:
-    """Of SmolLM2-135M's size, with random weights."""
-    from transformers import AutoModelForCausalLM, LlamaConfig
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-    )
-    model: torch.nn.Module = AutoModelForCausalLM.from_config(config)
-    return model.eval()
 
 
 def resident() -> int:
@@ -91,7 +73,7 @@ def given(folder: str, path: str, tokens: int) -> tuple[torch.nn.Module, list[To
 def model_and_text(arguments: list[str], tokens: int) -> tuple[torch.nn.Module, list[TokenBatch]]:
     if arguments:
         return given(arguments[0], arguments[1], tokens)
-    return random_model(), text(tokens)
+    return random_model(positions=512), text(tokens)
 
 
 def tables_of(model: torch.nn.Module, found: NeuronContexts) -> dict[str, Any]:

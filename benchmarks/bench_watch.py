@@ -26,6 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from smollm2 import random_model
 
 from joma.probes.watch import watch
 
@@ -38,7 +39,7 @@ TARGET_SPEED, TARGET_MEMORY, TARGET_PEAK = 3.5, 15, 1.15
 
 def load(folder: str | None, implementation: str) -> torch.nn.Module:
     """SmolLM2 from its folder, or random weights in a model of its size."""
-    from transformers import AutoModelForCausalLM, LlamaConfig
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -47,18 +48,7 @@ def load(folder: str | None, implementation: str) -> torch.nn.Module:
             folder, dtype="float32", attn_implementation=implementation
         )
         return model.eval()
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        max_position_embeddings=LONGEST,
-        tie_word_embeddings=True,
-    )
-    return AutoModelForCausalLM.from_config(config, attn_implementation=implementation).eval()
+    return random_model(positions=LONGEST, implementation=implementation)
 
 
 def read(folder: str | None, text: str | None, length: int) -> torch.Tensor:
