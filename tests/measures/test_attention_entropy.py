@@ -14,6 +14,7 @@ from torch import Tensor
 
 import joma
 from joma.errors import InputError, UnfinishedError
+from joma.measures import attention_compiled as compiled
 from joma.measures import attention_entropy as module
 from joma.measures.visible_keys import VisibleKeys, pieces, visible_keys
 
@@ -22,6 +23,7 @@ EVERY = (
     "min_entropy", "largest_probability", "largest_logit", "log_normaliser", "first_key_mass", "self_mass",
     "previous_key_mass", "mean_distance", "distance_spread", "entropy_among_keys",
 )  # fmt: skip
+COMPILED = tuple(s for s in EVERY if not s.startswith("renyi") and s != "distance_spread")
 FLASH = tuple(
     s for s in EVERY if s not in ("min_entropy", "largest_probability", "largest_logit", "distance_spread")
 )
@@ -149,11 +151,19 @@ def forms(size: int) -> dict[str, tuple[dict[str, Any], Tensor | None]]:
 
 
 @pytest.mark.parametrize("name", forms(9))
-@pytest.mark.parametrize(("size", "route"), [(60, "dense"), (400, "flash"), (400, "blocked")])
-def test_every_mask_equals_the_dense_formula(name: str, size: int, route: str) -> None:
+@pytest.mark.parametrize(
+    ("size", "route"), [(60, "dense"), (400, "compiled"), (400, "flash"), (400, "blocked")]
+)
+def test_every_mask_equals_the_dense_formula(
+    name: str, size: int, route: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments, keep = forms(size)[name]
+    if route == "compiled":
+        monkeypatch.setattr(compiled, "FEWEST", 0)
+        if name in ("scattered", "by head"):  # no intervals
+            route = "blocked"
     query, key = qk(3, 6, 2, size, size)
-    statistics = FLASH if route == "flash" else EVERY
+    statistics = {"compiled": COMPILED, "flash": FLASH}.get(route, EVERY)
     found = joma.attention_entropy(query, key, statistics=statistics, block_size=1 << 17, **arguments)
     assert found.route == route
     truth = dense(query, key, keep)
@@ -273,7 +283,7 @@ def test_precision_at_large_logits(dtype: torch.dtype, size: int, spread: float)
 @given(st.integers(0, 2**31), st.floats(-2, 3.5), st.floats(-2, 2.5), st.sampled_from([1, 4, 16, 64, 128]))
 @example(22433, 0.625, 2.0, 4)
 def test_the_estimate_is_never_below_the_error(seed: int, spread: float, offset: float, width: int) -> None:
-    """40 examples of 2 x 2 x 68 rows in each of both forms, 10,880 and more: all magnitudes of logits,
+    """40 examples of 2 x 2 x 68 rows in each of three forms, 10,880 and more: all magnitudes of logits,
     common offsets of the keys, widths; without the second computation in float64."""
     random = torch.Generator().manual_seed(seed)
     rows, keys = 68, int(torch.randint(2, 600, (1,), generator=random))
@@ -286,9 +296,13 @@ def test_the_estimate_is_never_below_the_error(seed: int, spread: float, offset:
     )
     scores = given.scores.centred(torch.float32)
     truth = dense(query, key)["entropy"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "FEWEST", 0)
+        own = module.compiled_moments(scores, module.wanted(()))
     for moments in (
-        module.blocked_moments(scores, module.wanted(()), 1 << 16),
+        own,
         module.flash_moments(scores, module.wanted(())),
+        module.blocked_moments(scores, module.wanted(()), 1 << 16),
     ):
         assert moments is not None
         wrong = (moments.entropy.double() - truth).abs()
@@ -298,8 +312,9 @@ def test_the_estimate_is_never_below_the_error(seed: int, spread: float, offset:
 
 def test_rows_beyond_tolerance_are_done_again() -> None:
     query, key = qk(2, 4, 2, 400, 400)
+    key[:, :, 1::2] = key[:, :, ::2]  # of two alike, neither has a row to itself, where H would be sure
     query[0, 1, 100:130] *= 300
-    query[1, 3, 7] *= 300
+    query[1, 3, 7] *= 1000
     first = joma.attention_entropy(query, key, causal=True, tolerance=math.inf)
     again = joma.attention_entropy(query, key, causal=True)
     assert first.redone == 0

@@ -13,11 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.measures.attention_scores import ROUNDING, Moments, Scores, Wanted
+from joma.measures.attention_scores import BITS, Moments, Scores, Wanted, moments_of_sums
 from joma.measures.visible_keys import Rows, take
 
-_BITS = 1 / math.log(2)
-"""Scores are held in units of log 2: the exponential of base 2 takes half the time of the natural one."""
 _LOGITS = 3 << 17
 """Of a tile at most: few enough for a cache."""
 _FEW = 1 << 17
@@ -62,7 +60,7 @@ class _Blocks:
         batch, key_heads, keys, _ = scores.key.shape
         rows, group = scores.query.shape[2], scores.group
         self.scores, self.wanted, self.width = scores, wanted, width
-        factor = scores.scale * _BITS if scores.softcap is None else scores.scale / scores.softcap
+        factor = scores.scale * BITS if scores.softcap is None else scores.scale / scores.softcap
         query = scores.query.new_empty(batch, key_heads, rows, group, scores.query.shape[-1])
         torch.mul(scores.grouped(scores.query).transpose(2, 3), factor, out=query)
         self.query = query.flatten(2, 3)
@@ -142,10 +140,10 @@ class _Blocks:
         s, w = self._products(query, scores.key[sample, heads, keys])
         by_head = s.view(*s.shape[:2], -1, scores.group, s.shape[3])
         if scores.softcap is not None:
-            s.tanh_().mul_(scores.softcap * _BITS)
+            s.tanh_().mul_(scores.softcap * BITS)
         if scores.bias is not None:
             bias = self._of_block(scores.bias, *block)
-            by_head.add_(bias if bias.shape[-1] == 1 else bias[..., keys], alpha=_BITS)
+            by_head.add_(bias if bias.shape[-1] == 1 else bias[..., keys], alpha=BITS)
         if scores.visible.mask is not None:
             keep = self._of_block(scores.visible.mask, *block)[..., keys]
             ceilings = [(keys, s.new_full(keep.shape, torch.inf).masked_fill_(~keep, self.hidden))]
@@ -214,30 +212,10 @@ class _Blocks:
 
     def moments(self) -> Moments:
         """What the sums say, in nats."""
-        scores, sums = self.scores, dict(zip(self.names, self.sums.unbind(), strict=True))
-        top, total = sums["top"], sums["total"]
-        mean, log_total = sums["mean"] / total, total.log2()
         length = torch.linalg.vector_norm(self.query, dim=-1)
-        length *= 1 if scores.softcap is None else scores.softcap * _BITS
-        size = log_total.abs() + mean.abs() + (top + mean).abs()
-        size += length * (sums["square"] / total).sqrt()
-        if scores.softcap is not None:
-            size += scores.softcap * _BITS
-        if scores.bias is not None:
-            size += top.abs()
-        powers = {a: sums[a].log2() + a * top for a in self.wanted.powers}
-        return Moments(
-            log_normaliser=self._nats(top + log_total),
-            entropy=self._nats(log_total - mean),
-            error=self._nats(size * (ROUNDING * torch.finfo(total.dtype).eps)),
-            powers={a: self._nats(value) for a, value in powers.items()},
-            mean_key=self._by_head(sums["place"] / total) if "place" in sums else None,
-            key_spread=self._by_head((sums["away"] / total).sqrt()) if "away" in sums else None,
-            largest=self._nats(top) if self.wanted.largest else None,
-        )
-
-    def _nats(self, bits: Tensor) -> Tensor:
-        return self._by_head(bits / _BITS)
+        length *= 1 if self.scores.softcap is None else self.scores.softcap * BITS
+        sums = {name: self._by_head(x) for name, x in zip(self.names, self.sums.unbind(), strict=True)}
+        return moments_of_sums(self.scores, self.wanted, sums, self._by_head(length))
 
     def _by_head(self, rows: Tensor) -> Tensor:
         """(batch, key heads, rows * group) -> (batch, heads, rows)"""

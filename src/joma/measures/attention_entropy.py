@@ -12,6 +12,7 @@ from torch import Tensor
 from joma.errors import InputError, JomaError, UnfinishedError
 from joma.measures.attention_arguments import Arguments, check_arguments
 from joma.measures.attention_blocked import blocked_moments
+from joma.measures.attention_compiled import compiled_moments
 from joma.measures.attention_flash import flash_moments
 from joma.measures.attention_scores import Scores
 from joma.measures.attention_statistics import finish, wanted
@@ -41,7 +42,7 @@ class AttentionEntropy:
     strata: Tensor
     """(rows,) how many rows of the text each measured row stands for: 1, or more in a sample."""
     route: str
-    """"flash", "blocked", or "dense" (the blocked form where a sequence is short)."""
+    """"compiled", "flash", "blocked", or "dense" (the blocked form where a sequence is short)."""
     redone: int
     """Rows computed again in float64."""
 
@@ -95,10 +96,12 @@ def attention_entropy(
 ) -> AttentionEntropy:
     """Exact entropy of every row of softmax(softcap(scale Q K^T) + bias), in nats, without the matrix.
 
-    H = lse - scale q . (P K) from one flash-attention call with the keys as its values; short sequences
-    take the dense formula, soft caps, biases and some statistics the same by blocks of rows. Everything
-    is computed in float32 on keys centred per head (in float64 for float64 input); rows whose error
-    estimate exceeds ``tolerance`` are computed again in float64.
+    Long texts on a CPU take a kernel of joma's own, compiled on first use (seconds, once per installation);
+    without it, and on a GPU, H = lse - scale q . (P K) from one flash-attention call with the keys as its
+    values. Short sequences take the dense formula; soft caps, biases, masks that are no intervals and some
+    statistics take the same by blocks of rows. Everything is computed in float32 on keys centred per head
+    (in float64 for float64 input); rows whose error estimate exceeds ``tolerance`` are computed again in
+    float64.
 
     Queries, keys, mask, bias and sinks are torch tensors on one device, or NumPy arrays, which are read in
     place and measured on the CPU (NumPy has no bfloat16; other array types must be converted first).
@@ -125,8 +128,8 @@ def attention_entropy(
             distribution among the keys leave it away, or ask for "entropy_among_keys".
         tolerance: nats, by default 5e-5; infinity forbids the second computation.
         statistics: further names out of ``joma.measures.attention_statistics.STATISTICS``.
-            "largest_probability", "largest_logit", "min_entropy" and "distance_spread" take the blocked
-            form, at 2 to 3 times the cost.
+            "distance_spread" takes the blocked form, at 2 to 3 times the cost, and so do
+            "largest_probability", "largest_logit" and "min_entropy" where the compiled kernel is not used.
         rows: which query rows to measure: their indices, or a share in (0, 1): the text is cut into
             strata and one row drawn from each; ``mean`` then has a standard error.
         seed: of that draw.
@@ -195,10 +198,14 @@ def _in_precision(
     scores = scores.centred(dtype)
     need = wanted(given.statistics)
     short = scores.key.shape[2] <= _DENSE_KEYS or scores.query.shape[2] <= _DENSE_ROWS
-    moments = None if short else flash_moments(scores, need)
-    route = "flash"
+    moments, route = None, "dense"
+    if not short:
+        moments, route = compiled_moments(scores, need), "compiled"
+        if moments is None:
+            moments, route = flash_moments(scores, need), "flash"
     if moments is None:
-        moments, route = blocked_moments(scores, need, given.block_size), "dense" if short else "blocked"
+        moments = blocked_moments(scores, need, given.block_size)
+        route = "dense" if short else "blocked"
     sinks = None if given.sinks is None else given.sinks[heads]
     values, error = finish(scores, moments, given.statistics, sinks)
     return values, error, route

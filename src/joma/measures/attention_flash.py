@@ -25,10 +25,10 @@ _KERNEL_BLOCK = 512
 def flash_moments(scores: Scores, wanted: Wanted) -> Moments | None:
     """The moments of every row, or None where the device has no kernel for it.
 
-    ``scores`` must be linear and ``wanted`` hold nothing that only the blocked form gives.
+    ``scores`` must be linear and ``wanted`` hold only what is linear in the probabilities.
     """
     kernel = kernel_for(scores.query.device, scores.query.dtype)
-    if kernel is None or not scores.linear or wanted.blocked:
+    if kernel is None or not scores.linear or wanted.nonlinear:
         return None
     batch, heads, rows, _ = scores.query.shape
     out = empty_moments(scores, wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -146,7 +147,7 @@ class Wanted:
     largest: bool = False
 
     @property
-    def blocked(self) -> bool:
+    def nonlinear(self) -> bool:
         """Whether something is wanted that is no linear function of the probabilities."""
         return self.key_spread or self.largest
 
@@ -167,6 +168,50 @@ def empty_moments(scores: Scores, wanted: Wanted) -> Moments:
         largest=room() if wanted.largest else None,
     )
 
+
+def moments_of_sums(
+    scores: Scores, wanted: Wanted, sums: dict[str | float, Tensor], length: Tensor
+) -> Moments:
+    """Moments in nats from sums over the keys of each row, whose scores x are in units of log 2.
+
+    Args:
+        scores: what the sums are of.
+        wanted: of which everything must be among the sums.
+        sums: (batch, heads, rows) each: "top" t = max x, "total" sum 2^(x - t), "mean" sum 2^(x - t) (x - t),
+            "square" sum 2^(x - t) |k|^2; a -> sum 2^(a (x - t)); "place" and "away", sums of 2^(x - t) times
+            the distance from the row's position and times its square about the mean.
+        length: (batch, heads, rows) the queries', in the units of x.
+    """
+    top, total = sums["top"], sums["total"]
+    mean, log_total = sums["mean"] / total, total.log2()
+    entropy = (log_total - mean) / BITS
+    # What rounding changes in the scores of the keys that matter ...
+    size = (top + mean).abs() + length * (sums["square"] / total).sqrt()
+    if scores.linear:
+        # ... moves H by sum p (log p + H) ds, at most 2 H of the largest change: little in a row that one
+        # key, however long, has to itself.
+        longest = torch.linalg.vector_norm(scores.key, dim=-1).amax(-1).repeat_interleave(scores.group, 1)
+        size = torch.minimum(size, 4 * entropy.abs() * length * longest[..., None])
+    # A sum beside one large term loses what is below half a unit of it: of some tens of terms where that
+    # term is, and once for every further tile of keys.
+    size += 8 + scores.key.shape[2] / 2048 + log_total.abs() + mean.abs()
+    if scores.softcap is not None:
+        size += scores.softcap * BITS
+    if scores.bias is not None:
+        size += top.abs()
+    return Moments(
+        log_normaliser=(top + log_total) / BITS,
+        entropy=entropy,
+        error=size * (ROUNDING * torch.finfo(total.dtype).eps / BITS),
+        powers={a: (sums[a].log2() + a * top) / BITS for a in wanted.powers},
+        mean_key=sums["place"] / total if "place" in sums else None,
+        key_spread=(sums["away"] / total).sqrt() if "away" in sums else None,
+        largest=top / BITS if wanted.largest else None,
+    )
+
+
+BITS = 1 / math.log(2)
+"""Units of log 2 in a nat: the exponential of base 2 takes half the time of the natural one."""
 
 OUTLYING = 4.0
 """Keys farther from the mean than so many times the median distance do not count for the centre."""

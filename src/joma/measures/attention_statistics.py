@@ -34,7 +34,6 @@ STATISTICS: dict[str, tuple[str, str]] = {
 }
 """name -> (unit, definition)"""
 
-_BLOCKED = {"largest_probability", "largest_logit", "min_entropy", "distance_spread"}
 _POSITIONAL = {"self_mass", "previous_key_mass", "mean_distance", "distance_spread"}
 _RENYI = re.compile(r"renyi_(\d+(?:\.\d+)?)")
 
@@ -78,11 +77,6 @@ def wanted(statistics: Sequence[str]) -> Wanted:
         key_spread="distance_spread" in statistics,
         largest=bool({"largest_probability", "largest_logit", "min_entropy"} & set(statistics)),
     )
-
-
-def cost(statistic: str) -> str:
-    """Which form a statistic takes: "flash" or "blocked"."""
-    return "blocked" if statistic in _BLOCKED else "flash"
 
 
 def finish(
