@@ -318,7 +318,7 @@ def test_rows_beyond_tolerance_are_done_again() -> None:
     first = joma.attention_entropy(query, key, causal=True, tolerance=math.inf)
     again = joma.attention_entropy(query, key, causal=True)
     assert first.redone == 0
-    assert 31 <= again.redone < 400
+    assert 25 <= again.redone <= 31  # a row that ends between two alike may have one for itself
     assert float(first.error.max()) > 5e-5 >= float(again.error.max())
     i, j = places(400, 400)
     agree(again, dense(query, key, j <= i))
