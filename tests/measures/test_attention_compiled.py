@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import joma
 from joma.errors import InputError
-from joma.measures import attention_compiled, compiled_kernel
+from joma.measures import attention_compiled, compiled_kernel, torch_threads
 from joma.measures import attention_entropy as module
 
 
@@ -86,7 +86,7 @@ def test_threads_change_nothing(threads: int, own: bool, monkeypatch: pytest.Mon
     before = torch.get_num_threads()
     one = joma.attention_entropy(query, key, causal=True)
     if not own:
-        monkeypatch.setattr(compiled_kernel, "_torch_threads", lambda: None)
+        monkeypatch.setattr(torch_threads, "torch_parallel", lambda: None)
     torch.set_num_threads(threads)
     try:
         found = joma.attention_entropy(query, key, causal=True)
@@ -104,7 +104,7 @@ def test_an_interruption_is_not_lost(own: bool, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(compiled_kernel, "_row_sums", interrupted)
     if not own:
-        monkeypatch.setattr(compiled_kernel, "_torch_threads", lambda: None)
+        monkeypatch.setattr(torch_threads, "torch_parallel", lambda: None)
     query = torch.randn(1, 2, 100, 8)
     with pytest.raises(KeyboardInterrupt):
         joma.attention_entropy(query, query)

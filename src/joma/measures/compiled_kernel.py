@@ -9,18 +9,15 @@ is charged for keys that it does not see.
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from joma.measures.torch_threads import TAKEN, next_task, together
 
 _LANES = 8
 _VECTORS = 2
@@ -33,9 +30,9 @@ _BLOCKS = 8
 _STRIP = 512
 """Keys of a strip, a multiple of ``PANEL``."""
 
-# One version for all strides: compiled once, when this module is first imported, and cached on disk.
+# One version for all strides: compiled once, when this module is first imported, and cached on disk (numba
+# compiles again when this file changes, not when ``torch_threads`` does).
 _GIVEN = types.Array(types.float32, 4, "A", readonly=True)
-_TAKEN = types.Array(types.int64, 1, "C")
 _BOUNDS = types.Array(types.int64, 2, "A", readonly=True)
 _PLACES = types.Array(types.int64, 1, "A", readonly=True)
 _OPTIONS: dict[str, Any] = {
@@ -82,66 +79,9 @@ def row_sums(
     panels = np.zeros((batch, key_heads, -(-keys // PANEL), width, PANEL), np.float32)
     square = np.empty((batch, key_heads, keys), np.float32)
     sums = np.zeros((5, batch, heads, rows), np.float32)
-    _together(_pack, key, panels, square)
-    _together(_row_sums, query, panels, square, first, stop, positions, _single(factor), placed, sums)
+    together(_pack, key, panels, square)
+    together(_row_sums, query, panels, square, first, stop, positions, _single(factor), placed, sums)
     return sums
-
-
-def _together(function: Any, *arguments: Any) -> None:
-    """Run it on as many threads as torch uses; they share a counter of the tasks that are taken."""
-    number, taken = torch.get_num_threads(), np.zeros(1, np.int64)
-    failed: list[BaseException] = []
-
-    def work(_: Any = None) -> None:
-        try:
-            function(*arguments, taken)
-        except BaseException as problem:  # Ctrl-C too: what a callback raises is dropped
-            failed.append(problem)
-
-    start = _torch_threads() if number > 1 else None
-    if start is not None:
-        start(_CALLBACK(work), None, number, 0)
-    else:
-        helpers = [threading.Thread(target=work) for _ in range(number - 1)]
-        for helper in helpers:
-            helper.start()
-        work()
-        for helper in helpers:
-            helper.join()
-    if failed:
-        raise failed[0]
-
-
-_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-@functools.cache
-def _torch_threads() -> Any:
-    """``GOMP_parallel`` of the library whose threads torch uses, or None where torch brings none.
-
-    After each operation these threads wait actively for the next, some milliseconds long: other threads
-    would share the processors with them.
-    """
-    for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*")):
-        try:
-            parallel = ctypes.CDLL(str(path)).GOMP_parallel
-        except (OSError, AttributeError):
-            continue
-        parallel.argtypes = [_CALLBACK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-        parallel.restype = None
-        return parallel
-    return None
-
-
-@intrinsic
-def _next(typing: Any, counter: Any) -> Any:
-    """The number in a counter of one int64, which then is one more; no two threads get the same."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        return builder.atomic_rmw("add", place, ir.Constant(ir.IntType(64), 1), "monotonic")
-
-    return types.int64(counter), generate
 
 
 @intrinsic
@@ -276,11 +216,11 @@ def _add(scores: Any, square: Any, placed: bool, ramp: Any, away: Any, state: An
     state[0], state[1], state[2], state[3], state[4] = top, total, mean, weighted, place
 
 
-@njit([types.void(_GIVEN, _array(5), _array(3), _TAKEN)], **_OPTIONS)
+@njit([types.void(_GIVEN, _array(5), _array(3), TAKEN)], **_OPTIONS)
 def _pack(key: Any, panels: Any, square: Any, taken: Any) -> None:
     batch, heads, keys, width = key.shape
     number = panels.shape[2]
-    task = _next(taken)
+    task = next_task(taken)
     while task < batch * heads * number:
         sample, head, panel = task // (heads * number), task // number % heads, task % number
         for column in range(min(PANEL, keys - panel * PANEL)):
@@ -290,7 +230,7 @@ def _pack(key: Any, panels: Any, square: Any, taken: Any) -> None:
                 panels[sample, head, panel, direction, column] = value
                 length += value * value
             square[sample, head, panel * PANEL + column] = length
-        task = _next(taken)
+        task = next_task(taken)
 
 
 @njit(
@@ -305,7 +245,7 @@ def _pack(key: Any, panels: Any, square: Any, taken: Any) -> None:
             types.float32,
             types.boolean,
             _array(4),
-            _TAKEN,
+            TAKEN,
         )
     ],
     **_OPTIONS,
@@ -326,23 +266,22 @@ def _row_sums(
     key_heads, number = panels.shape[1], panels.shape[2]
     group = heads // key_heads
     # The rows of a group's heads share keys: member by member, row by row they stand in one file.
-    together = _ROWS * _BLOCKS
-    tasks = (rows * group + together - 1) // together
+    most_rows = _ROWS * _BLOCKS
+    tasks = (rows * group + most_rows - 1) // most_rows
     flat = panels.reshape(panels.size)
     ramp = np.arange(_STRIP).astype(np.float32)
-    task = _next(taken)
+    task = next_task(taken)
     while task < batch * key_heads * tasks:
         sample, head = task // (key_heads * tasks), task // tasks % key_heads
-        # Later rows of causal attention see more: taken from both ends in turn, any run costs the same.
-        turn = task % tasks
-        begin = together * (turn // 2 if turn % 2 == 0 else tasks - 1 - turn // 2)
-        size = min(together, rows * group - begin)
+        # Later rows of causal attention see more: with these first, no thread waits long for the last.
+        begin = most_rows * (tasks - 1 - task % tasks)
+        size = min(most_rows, rows * group - begin)
         own = sample if len(first) > 1 else 0
         packed = np.zeros(_BLOCKS * width * _ROWS, np.float32)
         scores = np.empty(_ROWS * _STRIP, np.float32)
-        low = np.empty(together, np.int64)
-        high = np.empty(together, np.int64)
-        state = np.zeros((together, 5), np.float32)
+        low = np.empty(most_rows, np.int64)
+        high = np.empty(most_rows, np.int64)
+        state = np.zeros((most_rows, 5), np.float32)
         least, most = number * PANEL, 0
         for place in range(size):
             row, member = (begin + place) // group, (begin + place) % group
@@ -376,4 +315,4 @@ def _row_sums(
             row, member = (begin + place) // group, (begin + place) % group
             for name in range(5):
                 sums[name, sample, head * group + member, row] = state[place, name]
-        task = _next(taken)
+        task = next_task(taken)
