@@ -12,9 +12,14 @@ import operator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from joma.errors import InputError
+from joma.errors import DivergenceError, InputError
 
 Array = NDArray[np.float64]
+
+
+class NotFiniteError(InputError, DivergenceError):
+    """A state that is not finite: to a caller a bad argument, to a solver the flow's divergence."""
+
 
 # Whole numbers up to here are exact as floats.
 _LARGEST_WHOLE = 2**53
@@ -22,6 +27,8 @@ _LARGEST_WHOLE = 2**53
 
 def numbers(where: str, name: str, value: ArrayLike) -> Array:
     """An array of real numbers, of any shape; NaN and infinity pass."""
+    if isinstance(value, np.ndarray) and value.dtype == np.float64:
+        return value
     try:
         array = np.asarray(value)
         if array.dtype.kind == "O":
@@ -75,25 +82,37 @@ def number(where: str, name: str, value: ArrayLike) -> float:
     return float(array)
 
 
-def positive(where: str, name: str, value: ArrayLike) -> float:
-    """One finite number above 0."""
+def positive(where: str, name: str, value: ArrayLike, *, zero: bool = False) -> float:
+    """One finite number above 0 (with ``zero``, at least 0)."""
     given = number(where, name, value)
-    if not given > 0:
-        raise InputError(f"{where}: {name} = {given!r} must be a positive number.")
+    if not (given > 0 or (zero and given == 0)):
+        kind = "number of at least 0" if zero else "positive number"
+        raise InputError(f"{where}: {name} = {given!r} must be a {kind}.")
     return given
 
 
 def whole(where: str, name: str, value: object, least: int = 1, most: int | None = _LARGEST_WHOLE) -> int:
-    """One whole number from ``least`` to ``most``."""
+    """One whole number from ``least`` to ``most``; 2.0 and True are none."""
     try:
         given = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         given = least - 1
-    if given < least or (most is not None and given > most):
+    if given < least or isinstance(value, bool) or (most is not None and given > most):
         kind = "positive whole number" if least == 1 else "whole number"
         limit = f"at least {least}" if most is None else f"at least {least} and at most {most}"
         raise InputError(f"{where}: {name} = {value!r} must be a {kind}, {limit}.")
     return given
+
+
+def wholes(where: str, name: str, values: ArrayLike, of: str) -> NDArray[np.int64]:
+    """An array of whole numbers ``of`` something; 2.0 is not one."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        array = np.array(np.nan)
+    if not np.issubdtype(array.dtype, np.integer):
+        raise InputError(f"{where}: {name} = {values!r:.80} must be a whole number of {of}.")
+    return array.astype(np.int64)
 
 
 def within_floats(where: str, value: ArrayLike, advice: str) -> Array:

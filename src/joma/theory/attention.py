@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joma.errors import DivergenceError, InputError, nearest
-from joma.theory._signals_arguments import NotFiniteError, arrays, finite, matching, positive, real
+from joma.theory._arguments import NotFiniteError, finite, numbers, positive
+from joma.theory._shapes import arrays, matching
 
 Array = NDArray[np.float64]
 AttentionKind = Literal["linear", "exp", "softmax"]
@@ -45,7 +46,7 @@ class Attention:
                 f"Attention: kind {self.kind!r} is unknown; {nearest(str(self.kind), ATTENTION_KINDS)}"
             )
         for name in ("temperature", "normaliser"):
-            positive(getattr(self, name), name, "Attention")
+            positive("Attention", name, getattr(self, name))
         if self.kind == "softmax" and self.normaliser != 1.0:
             raise InputError(
                 f"Attention: normaliser = {self.normaliser!r} has no meaning for softmax, which computes "
@@ -64,8 +65,8 @@ class Attention:
             DivergenceError: exp or linear attention left the range of float64.
         """
         x, z = (
-            real(frequencies, "frequencies", "Attention.scores"),
-            real(logits, "logits", "Attention.scores"),
+            numbers("Attention.scores", "frequencies", frequencies),
+            numbers("Attention.scores", "logits", logits),
         )
         if x.ndim < 2 or z.ndim < 1 or x.shape[-1] != z.shape[-1] or x.size == 0:
             raise InputError(
@@ -128,7 +129,7 @@ class Attention:
         identity = np.eye(b.shape[-1])
         if self.kind == "linear":
             diagonal = (
-                np.broadcast_to(finite(frequencies, "frequencies", "Attention.jacobian"), b.shape)
+                np.broadcast_to(finite("Attention.jacobian", "frequencies", frequencies), b.shape)
                 / self.normaliser
             )
             return np.asarray(diagonal[..., None] * identity / self.temperature)
@@ -143,7 +144,7 @@ SOFTMAX = Attention()
 
 
 def _check_finite(x: Array, z: Array) -> None:
-    finite(x, "frequencies", "Attention.scores")
+    finite("Attention.scores", "frequencies", x)
     if not np.isfinite(z).all():
         raise NotFiniteError("Attention.scores: the logits are not finite; give finite logits.")
 

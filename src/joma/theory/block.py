@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from joma.errors import InputError
-from joma.theory._signals_arguments import NotFiniteError, arrays, finite, real, whole
+from joma.theory._arguments import NotFiniteError, finite, numbers, whole
+from joma.theory._shapes import arrays
 from joma.theory.activation import LINEAR, Activation
 from joma.theory.attention import SOFTMAX, Array, Attention
 
@@ -63,8 +64,8 @@ class Embeddings:
     """Whether ``U_C`` is the first M unit vectors and ``u_q`` the next one, so that products are copies."""
 
     def __post_init__(self) -> None:
-        context = real(self.context, "context", "Embeddings")
-        query = real(self.query, "query", "Embeddings")
+        context = numbers("Embeddings", "context", self.context)
+        query = numbers("Embeddings", "query", self.query)
         if context.ndim != 2 or query.shape != context.shape[:1]:
             raise InputError(
                 f"Embeddings: context {context.shape} and query {query.shape} do not match; give (d, M) "
@@ -89,9 +90,9 @@ class Embeddings:
             residual: whether the query embedding is added (Eq. 1); else ``u_q = 0``.
             query_token: the query is this contextual token, which breaks Theorem 1 for its component.
         """
-        tokens = whole(tokens, "tokens", "Embeddings.orthonormal", least=1)
+        tokens = whole("Embeddings.orthonormal", "tokens", tokens, least=1)
         if query_token is not None:
-            query_token = whole(query_token, "query_token", "Embeddings.orthonormal", least=0)
+            query_token = whole("Embeddings.orthonormal", "query_token", query_token, least=0)
         query = np.zeros(tokens + 1)
         if query_token is not None and query_token >= tokens:
             raise InputError(
@@ -146,7 +147,7 @@ class Block:
             InputError: shapes that do not match, or values that are not finite (a DivergenceError too, for
                 solvers, where it is the state).
         """
-        weights = real(weights, "weights", "Block.forward")
+        weights = numbers("Block.forward", "weights", weights)
         if weights.ndim < 2 or weights.shape[-1] != self.embeddings.dimension or weights.size == 0:
             raise InputError(
                 f"Block.forward: weights {weights.shape} must be (..., hidden units, "
@@ -219,8 +220,8 @@ class Block:
     ) -> Array:
         """Eq. 9: ``E[sum_k g_k h_k]`` (...), to be maximised; its gradient at fixed ``g`` is Eq. 2."""
         activity = self.forward(frequencies, weights, logits)
-        g = finite(gradient, "gradient", "Block.per_node_loss")
-        probabilities = finite(sample_weights, "sample_weights", "Block.per_node_loss")
+        g = finite("Block.per_node_loss", "gradient", gradient)
+        probabilities = finite("Block.per_node_loss", "sample_weights", sample_weights)
         _check_signal("Block.per_node_loss", g, probabilities, activity)
         return np.asarray((probabilities[..., None] * g * activity.hidden).sum(axis=(-2, -1)))
 

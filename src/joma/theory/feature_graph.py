@@ -27,7 +27,8 @@ from scipy.integrate import quad
 from scipy.special import gammaln
 
 from joma.errors import InputError
-from joma.theory._signals_arguments import arrays, finite, matching, number, positive, real, whole
+from joma.theory._arguments import finite, number, numbers, positive, whole
+from joma.theory._shapes import arrays, matching
 
 Array = NDArray[np.float64]
 Derivative = Callable[[Array], Array]
@@ -44,7 +45,7 @@ def correlation(first: ArrayLike, second: ArrayLike, *, normalised: bool = True)
     Raises:
         InputError: signals of unequal length or not finite; a zero signal where a cosine is asked for.
     """
-    x, y = real(first, "first", "correlation"), real(second, "second", "correlation")
+    x, y = numbers("correlation", "first", first), numbers("correlation", "second", second)
     if x.ndim == 0 or y.ndim == 0 or x.shape[-1] != y.shape[-1] or x.shape[-1] == 0:
         raise InputError(
             f"correlation: signals of shapes {x.shape} and {y.shape}; give the same number of samples on the "
@@ -112,7 +113,7 @@ def violation_rate(samples: int) -> float:
     Raises:
         InputError: fewer than two samples, or no whole number of them.
     """
-    if whole(samples, "samples", "violation_rate", least=0) < 2:
+    if whole("violation_rate", "samples", samples, least=0) < 2:
         raise InputError(f"violation_rate: {samples} samples; signals need at least two to have a direction.")
     power = samples - 2
     # With u = pi/2 - theta the mass sits at u = 0 with width 1/sqrt(n).
@@ -158,9 +159,9 @@ def extremal_signals(label_gradient: float, latent_feature: float, label_latent:
     With a negative C3 the latent and the feature are turned round, which changes nothing.
     """
     where = "extremal_signals"
-    label_gradient = number(label_gradient, "label_gradient", where)
-    latent_feature = number(latent_feature, "latent_feature", where)
-    label_latent = number(label_latent, "label_latent", where)
+    label_gradient = number(where, "label_gradient", label_gradient)
+    latent_feature = number(where, "latent_feature", latent_feature)
+    label_latent = number(where, "label_latent", label_latent)
     a, b, c = (float(x) for x in _angles(label_gradient, latent_feature, label_latent, where))
     turn = min(a + b, (np.pi - c) / 2)
     first = min(a, turn)
@@ -203,8 +204,8 @@ def weight_flow(
         InputError: signals that do not match, times that are negative, a rate that is not positive, or
             anything that is not finite.
     """
-    drift, begin = _drift(feature, gradient, "weight_flow"), number(start, "start", "weight_flow")
-    moments, speed = finite(times, "times", "weight_flow"), positive(rate, "rate", "weight_flow")
+    drift, begin = _drift(feature, gradient, "weight_flow"), number("weight_flow", "start", start)
+    moments, speed = finite("weight_flow", "times", times), positive("weight_flow", "rate", rate)
     if (moments < 0).any():
         raise InputError(f"weight_flow: a time is {moments.min():g}; give times of 0 or more.")
     return np.asarray(begin + speed * drift * moments)
@@ -217,8 +218,8 @@ def onset(feature: ArrayLike, gradient: ArrayLike, *, start: float, rate: float 
         InputError: corr(f_k, s) = 0 (the weight never moves), a rate that is not positive, or anything that
             is not finite.
     """
-    drift, start = _drift(feature, gradient, "onset"), number(start, "start", "onset")
-    rate = number(rate, "rate", "onset")
+    drift, start = _drift(feature, gradient, "onset"), number("onset", "start", start)
+    rate = number("onset", "rate", rate)
     if drift == 0 or not rate > 0:
         raise InputError(
             f"onset: corr(f_k, s) = {drift:g} and rate = {rate:g}; the weight moves only if neither is "
@@ -272,10 +273,10 @@ def recursion_depth(
         InputError: a C outside [0, 1] (C3: [-1, 1]), or a ``most`` that is no whole number of 0 or more.
     """
     where = "recursion_depth"
-    most = whole(most, "most", where, least=0)
-    level, c1 = 0, number(label_gradient, "label_gradient", where)
-    latent_feature = number(latent_feature, "latent_feature", where)
-    label_latent = number(label_latent, "label_latent", where)
+    most = whole(where, "most", most, least=0)
+    level, c1 = 0, number(where, "label_gradient", label_gradient)
+    latent_feature = number(where, "latent_feature", latent_feature)
+    label_latent = number(where, "label_latent", label_latent)
     _angles(c1, latent_feature, label_latent, where)
     while level < most and float(angle_sum(c1, latent_feature, label_latent)) < np.pi / 2:
         c1 = float(next_level(c1, latent_feature, label_latent))
@@ -335,7 +336,7 @@ def _planar(degrees: float) -> Array:
 
 
 def _cosines(values: ArrayLike, name: str, where: str, *, lowest: float) -> Array:
-    array = real(values, name, where)
+    array = numbers(where, name, values)
     if not np.all((array >= lowest) & (array <= 1)):
         raise InputError(f"{where}: {name} = {values!r} is outside [{lowest:g}, 1]; give cosines.")
     return array

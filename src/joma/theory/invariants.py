@@ -14,7 +14,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from joma.errors import InputError, nearest
-from joma.theory._signals_arguments import arrays, positive
+from joma.theory._arguments import positive
+from joma.theory._shapes import arrays
 from joma.theory.attention import Array, Attention
 
 SoftmaxForm = Literal["printed", "signed", "corrected"]
@@ -30,7 +31,7 @@ def logit_coefficient(
     without rates and temperature, that is, for ``eta_z = eta_w`` and ``T = 1``.
     """
     where = "logit_coefficient"
-    ratio = positive(attention_rate, "attention_rate", where) / positive(weight_rate, "weight_rate", where)
+    ratio = positive(where, "attention_rate", attention_rate) / positive(where, "weight_rate", weight_rate)
     return ratio if attention.kind == "linear" else ratio / (2 * attention.temperature)
 
 

@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from joma.errors import InputError
-from joma.theory._signals_arguments import class_table, matching, number, real, whole, wholes
+from joma.theory._arguments import finite, number, numbers, whole, wholes
+from joma.theory._shapes import matching
 
 Array = NDArray[np.float64]
 
@@ -90,13 +91,13 @@ def root_bias(class_probabilities: ArrayLike, zero_given_class: ArrayLike) -> fl
     Raises:
         InputError: lengths that differ, negative probabilities, classes that do not sum to one.
     """
-    prior, zero = class_table(class_probabilities, zero_given_class, "root_bias")
+    prior, zero = _class_table(class_probabilities, zero_given_class, "root_bias")
     return float(prior @ (2 * zero - 1))
 
 
 def printed_root_bias(class_probabilities: ArrayLike, zero_given_class: ArrayLike) -> float:
     """Theorem 5's ``rho_0`` as printed, ``sum_k P[y_0 = k] P[y_1 = 0 | y_0 = k]``: wrong, for comparison."""
-    prior, zero = class_table(class_probabilities, zero_given_class, "printed_root_bias")
+    prior, zero = _class_table(class_probabilities, zero_given_class, "printed_root_bias")
     return float(prior @ zero)
 
 
@@ -108,7 +109,7 @@ def sparse_root_bias(classes: int) -> float:
     Raises:
         InputError: fewer than one class.
     """
-    if whole(classes, "classes", "sparse_root_bias", least=0) == 0:
+    if whole("sparse_root_bias", "classes", classes, least=0) == 0:
         raise InputError("sparse_root_bias: 0 classes; give at least one.")
     return 1 - 2 / classes
 
@@ -165,7 +166,7 @@ def cooccurrence_across_root(
     """
     where = "cooccurrence_across_root"
     rho, bias, pair = (_correlations(x, where) for x in (edge_correlation, root_bias, root_pair))
-    levels = wholes(depth, "depth", where, "edges")
+    levels = wholes(where, "depth", depth, "edges")
     matching(
         where, edge_correlation=rho.shape, root_bias=bias.shape, root_pair=pair.shape, depth=levels.shape
     )
@@ -191,7 +192,7 @@ def cooccurrence_expansion(noise: ArrayLike, *, depth: ArrayLike, ancestor_heigh
         InputError: a noise outside [0, 1], or so large that the expansion is no probability; H not in 1..L-1.
     """
     where = "cooccurrence_expansion"
-    eps = real(noise, "noise", where)
+    eps = numbers(where, "noise", noise)
     levels, height = _levels(depth, ancestor_height, where)
     matching(where, noise=eps.shape, levels=(levels * height).shape)
     if not np.all((eps >= 0) & (eps <= 1)):
@@ -229,11 +230,11 @@ class LatentTree:
 
     def __post_init__(self) -> None:
         where = "LatentTree"
-        zero = np.atleast_2d(real(self.zero_given_class, "zero_given_class", where))
+        zero = np.atleast_2d(numbers(where, "zero_given_class", self.zero_given_class))
         if len(zero) == 0:
             raise InputError(f"{where}: zero_given_class is empty; give a row for each child of the label.")
         for row in zero:
-            class_table(self.class_probabilities, row, where)
+            _class_table(self.class_probabilities, row, where)
         edges = _correlations(self.correlations, where)
         if edges.shape != (len(self.parents),):
             raise InputError(
@@ -242,7 +243,7 @@ class LatentTree:
             )
         for offset, parent in enumerate(self.parents):
             node = len(zero) + offset
-            if not 0 <= whole(parent, "parent", where, least=-node) < node:
+            if not 0 <= whole(where, "parent", parent, least=-node) < node:
                 raise InputError(f"{where}: parent {parent} of node {node} must be one of 0..{node - 1}.")
 
     @classmethod
@@ -261,8 +262,8 @@ class LatentTree:
         """
         where = "LatentTree.uniform"
         for name, value in (("children", children), ("depth", depth)):
-            whole(value, name, where, least=1)
-        layer = list(range(len(np.atleast_2d(real(zero_given_class, "zero_given_class", where)))))
+            whole(where, name, value, least=1)
+        layer = list(range(len(np.atleast_2d(numbers(where, "zero_given_class", zero_given_class)))))
         parents: list[int] = []
         for _ in range(depth - 1):
             start = layer[-1] + 1
@@ -272,7 +273,7 @@ class LatentTree:
             class_probabilities=class_probabilities,
             zero_given_class=zero_given_class,
             parents=tuple(parents),
-            correlations=np.full(len(parents), number(edge_correlation, "edge_correlation", where)),
+            correlations=np.full(len(parents), number(where, "edge_correlation", edge_correlation)),
         )
 
     @property
@@ -344,7 +345,7 @@ class LatentTree:
         return (1 - means[:, None] - means[None, :] + moments) / (2 * appears[None, :])
 
     def _check_nodes(self, nodes: ArrayLike, where: str) -> NDArray[np.int64]:
-        chosen = wholes(nodes, "nodes", where, "a node each")
+        chosen = wholes(where, "nodes", nodes, "a node each")
         for node in chosen[(chosen < 0) | (chosen >= self.nodes)]:
             raise InputError(f"{where}: node {node} is not one of 0..{self.nodes - 1}.")
         if chosen.ndim != 1:
@@ -381,7 +382,7 @@ def _check_appears(appears: Array, where: str) -> None:
 
 
 def _correlations(values: ArrayLike, where: str) -> Array:
-    array = real(values, "correlation", where)
+    array = numbers(where, "correlation", values)
     if not np.all(np.abs(array) <= 1):
         worst = array[~(np.abs(array) <= 1)].flat[0]
         raise InputError(f"{where}: correlation {worst} is outside [-1, 1]; give a rho between -1 and 1.")
@@ -389,11 +390,32 @@ def _correlations(values: ArrayLike, where: str) -> Array:
 
 
 def _correlation(value: ArrayLike, where: str) -> float:
-    return number(_correlations(value, where), "correlation", where)
+    return number(where, "correlation", _correlations(value, where))
 
 
 def _levels(depth: ArrayLike, height: ArrayLike, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    levels = wholes(depth, "depth", where, "edges")
-    ancestor = wholes(height, "ancestor_height", where, "edges")
+    levels = wholes(where, "depth", depth, "edges")
+    ancestor = wholes(where, "ancestor_height", height, "edges")
     matching(where, depth=levels.shape, ancestor_height=ancestor.shape)
     return levels, ancestor
+
+
+def _class_table(
+    class_probabilities: ArrayLike, zero_given_class: ArrayLike, where: str
+) -> tuple[Array, Array]:
+    """P[y_0 = k] and P[y_1 = 0 | y_0 = k], both (D,): probabilities, the first of sum one."""
+    prior = finite(where, "class_probabilities", class_probabilities)
+    zero = numbers(where, "zero_given_class", zero_given_class)
+    if prior.ndim != 1 or prior.shape != zero.shape:
+        raise InputError(
+            f"{where}: class probabilities of shape {prior.shape}, P[y_1 = 0 | y_0] of shape {zero.shape}: "
+            "give one number per class in each."
+        )
+    if not (np.all(prior >= 0) and abs(prior.sum() - 1) <= 1e-9):
+        raise InputError(
+            f"{where}: class probabilities {prior.tolist()} sum to {prior.sum():.12g}; "
+            "give non-negative numbers that sum to one."
+        )
+    if not np.all((zero >= 0) & (zero <= 1)):
+        raise InputError(f"{where}: P[y_1 = 0 | y_0 = k] = {zero.tolist()} must lie between 0 and 1.")
+    return prior, zero

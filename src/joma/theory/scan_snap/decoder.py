@@ -25,7 +25,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import wrightomega
 
 from joma.errors import InputError
-from joma.theory._signals_arguments import arrays, finite, positive, real, whole
+from joma.theory._arguments import finite, numbers, positive, whole
+from joma.theory._shapes import arrays
 
 Floats = NDArray[np.float64]
 
@@ -60,8 +61,8 @@ def right_probability(logit: ArrayLike, outputs: int) -> Floats:
 
     Raises InputError for logits that are not finite and for M < 2.
     """
-    logit = finite(logit, "logit", "right_probability")
-    whole(outputs, "outputs", "right_probability", least=2)
+    logit = finite("right_probability", "logit", logit)
+    whole("right_probability", "outputs", outputs, least=2)
     return np.asarray(1 / (1 + (outputs - 1) * np.exp(-outputs / (outputs - 1) * logit)))
 
 
@@ -93,8 +94,8 @@ def gradient_form(features: Floats, backpropagated: Floats) -> GradientForm:
     Where the features are linearly dependent the coefficients are those of least norm. Raises InputError
     for shapes that differ and for values that are not finite.
     """
-    features = real(features, "features", "gradient_form")
-    backpropagated = real(backpropagated, "backpropagated", "gradient_form")
+    features = numbers("gradient_form", "features", features)
+    backpropagated = numbers("gradient_form", "backpropagated", backpropagated)
     if features.shape != backpropagated.shape or features.ndim != 2:
         raise InputError(
             f"gradient_form: features {features.shape} and gradients {backpropagated.shape} must have one "
@@ -112,10 +113,10 @@ def gradient_form(features: Floats, backpropagated: Floats) -> GradientForm:
 def _own_time(time: ArrayLike, eta_y: float, classes: int, outputs: int) -> Floats:
     """eta_Y t / K, after checking what it is made of."""
     where = "the decoder's closed form"
-    time, eta_y = real(time, "time", where), positive(eta_y, "eta_y", where)
+    time, eta_y = numbers(where, "time", time), positive(where, "eta_y", eta_y)
     if not np.isfinite(time).all() or (time < 0).any():
         raise InputError("the decoder's closed form: times must be finite and at least 0.")
-    classes, outputs = whole(classes, "classes", where, least=0), whole(outputs, "outputs", where, least=0)
+    classes, outputs = whole(where, "classes", classes, least=0), whole(where, "outputs", outputs, least=0)
     if classes < 1 or outputs < max(classes, 2):
         raise InputError(
             f"the decoder's closed form: {classes} next tokens among outputs = {outputs} logits; it needs at "

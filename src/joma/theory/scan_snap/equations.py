@@ -27,7 +27,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import entr, logsumexp
 
 from joma.errors import InputError
-from joma.theory._signals_arguments import NotFiniteError, arrays, finite, matching, real, whole
+from joma.theory._arguments import NotFiniteError, finite, numbers, whole
+from joma.theory._shapes import arrays, matching
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -41,8 +42,8 @@ def attended(frequencies: ArrayLike, logits: ArrayLike) -> Floats:
     T -> infinity. Tokens of frequency zero get zero. Raises InputError for negative frequencies, for
     rows without a token, and for logits that are not finite.
     """
-    frequencies = real(frequencies, "frequencies", "attended")
-    logits = real(logits, "logits", "attended")
+    frequencies = numbers("attended", "frequencies", frequencies)
+    logits = numbers("attended", "logits", logits)
     columns = frequencies.shape[-1:]
     if not all(columns) or frequencies.ndim == 0 or logits.shape[-1:] not in (columns, (1,)):
         raise InputError(
@@ -68,7 +69,7 @@ def unit(vectors: ArrayLike) -> Floats:
 
     Raises InputError for a vector of zeros and for values that are not finite.
     """
-    vectors = real(vectors, "vectors", "unit")
+    vectors = numbers("unit", "vectors", vectors)
     norms = np.linalg.norm(np.atleast_1d(vectors), axis=-1, keepdims=True)
     if not ((norms > 0) & (norms < np.inf)).all():
         raise InputError("unit: a vector has no finite length above 0; leave out zeros and infinities.")
@@ -81,7 +82,7 @@ def distinct_entropy(mass: ArrayLike, distinct: ArrayLike) -> Floats:
     What Scan&Snap Fig. 6 averages over n. ``mass`` c (..., K, C), ``distinct`` (K, C) true where token l
     is distinct to n. Raises InputError where a class has no mass on a distinct token.
     """
-    given = finite(mass, "mass", "distinct_entropy")
+    given = finite("distinct_entropy", "mass", mass)
     matching("distinct_entropy", mass=given.shape, distinct=np.shape(distinct))
     if (given < 0).any():
         raise InputError(f"distinct_entropy: a mass is {given.min():g}; give masses of 0 or more.")
@@ -102,7 +103,7 @@ def predictions(decoder: ArrayLike, features: ArrayLike, multiplicity: ArrayLike
     :func:`lumped_multiplicity`); alpha then holds the total of those probabilities. Raises
     InputError for shapes that do not match and for logits that are not finite.
     """
-    f, y = real(features, "features", "predictions"), real(decoder, "decoder", "predictions")
+    f, y = numbers("predictions", "features", features), numbers("predictions", "decoder", decoder)
     if f.ndim < 2 or y.ndim < 2 or f.shape[-1] != y.shape[-2]:
         raise InputError(
             f"predictions: features {f.shape} and decoder {y.shape} do not match; give (..., K, C) and "
@@ -111,7 +112,7 @@ def predictions(decoder: ArrayLike, features: ArrayLike, multiplicity: ArrayLike
     matching("predictions", features=f.shape[:-2], decoder=y.shape[:-2])
     scores = f @ y
     if multiplicity is not None:
-        m = real(multiplicity, "multiplicity", "predictions")
+        m = numbers("predictions", "multiplicity", multiplicity)
         if m.shape != y.shape[-1:] or not (m > 0).all():
             raise InputError(
                 f"predictions: multiplicity {m.shape} must be above 0 for each of {y.shape[-1]} columns."
@@ -127,8 +128,8 @@ def lumped_multiplicity(classes: int, outputs: int) -> Floats:
 
     From Y(0) = 0 the M - K columns of tokens that never come next stay equal, so one stands for all.
     """
-    whole(classes, "classes", "lumped_multiplicity", least=1)
-    if whole(outputs, "outputs", "lumped_multiplicity", least=1) < classes:
+    whole("lumped_multiplicity", "classes", classes, least=1)
+    if whole("lumped_multiplicity", "outputs", outputs, least=1) < classes:
         raise InputError(
             f"lumped_multiplicity: outputs M = {outputs} is less than the {classes} next tokens."
         )

@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from joma.errors import InputError
-from joma.theory._signals_arguments import arrays, finite, real
+from joma.theory._arguments import finite, numbers
+from joma.theory._shapes import arrays
 
 Floats = NDArray[np.float64]
 
@@ -38,7 +39,7 @@ def pull_of_form(features: ArrayLike, cross: ArrayLike) -> Floats:
     coefficient of f_n itself drop out under P_perp. Sum over the classes of one last token, weighted by
     P(n) eta_Z, for z_m'.
     """
-    f, weight = finite(features, "features", "pull_of_form"), real(cross, "cross", "pull_of_form").copy()
+    f, weight = finite("pull_of_form", "features", features), numbers("pull_of_form", "cross", cross).copy()
     if f.ndim < 2 or weight.shape[-2:] != (f.shape[-2], f.shape[-2]):
         raise InputError(
             f"pull_of_form: cross has shape {weight.shape} for features of shape {f.shape}; it needs one row "

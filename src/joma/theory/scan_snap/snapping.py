@@ -28,7 +28,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from joma.errors import InputError
-from joma.theory._signals_arguments import arrays, finite, positive, real, whole
+from joma.theory._arguments import finite, numbers, positive, whole
+from joma.theory._shapes import arrays
 from joma.theory.scan_snap.decoder import decoder_logit, decoder_logit_late
 
 Floats = NDArray[np.float64]
@@ -76,7 +77,7 @@ def scanning_gain(time: ArrayLike, *, eta_y: float, eta_z: float, classes: int, 
     It rises in both rates. Once h has turned logarithmic (see
     :func:`joma.theory.scan_snap.decoder.half_speed_time`), B falls in eta_Y at fixed eta_Z.
     """
-    factor, t = _factor(eta_y, eta_z, classes, constant), finite(time, "time", "scanning_gain")
+    factor, t = _factor(eta_y, eta_z, classes, constant), finite("scanning_gain", "time", time)
     if (t < 0).any():
         raise InputError(f"scanning_gain: a time is {t.min():g}; give times of 0 or more.")
     h = eta_y * t / classes
@@ -86,9 +87,9 @@ def scanning_gain(time: ArrayLike, *, eta_y: float, eta_z: float, classes: int, 
 def snap_time_printed(*, eta_y: float, classes: int, outputs: int) -> float:
     """The slides' t_0 = 2 K ln M / eta_Y, an order of magnitude; the decoder's half-speed time is exact."""
     where = "snap_time_printed"
-    positive(eta_y, "eta_y", where)
-    whole(classes, "classes", where, least=1)
-    whole(outputs, "outputs", where, least=1)
+    positive(where, "eta_y", eta_y)
+    whole(where, "classes", classes, least=1)
+    whole(where, "outputs", outputs, least=1)
     return float(2 * classes * np.log(outputs) / eta_y)
 
 
@@ -99,7 +100,7 @@ def overlap_exponent(common: ArrayLike, distinct: ArrayLike, sharing: int) -> Fl
     ``sharing`` kappa, the next tokens that share n's last token. Uses dz_l = f_l^2 dB (distinct) and
     dz_CT = -kappa (1 - f_CT^2) dB (the one common token), exact where Theorem 1's form is.
     """
-    if whole(sharing, "sharing", "overlap_exponent", least=0) < 1:
+    if whole("overlap_exponent", "sharing", sharing, least=0) < 1:
         raise InputError(f"overlap_exponent: sharing = {sharing}; at least the next token itself counts.")
     common, distinct = arrays("overlap_exponent", common=(common, "..."), distinct=(distinct, "... D"))
     return np.asarray(-2 * (sharing * (1 - common**2) ** 2 + (distinct**4).sum(axis=-1)))
@@ -111,7 +112,7 @@ def fitted_exponent(strength: ArrayLike, gain: ArrayLike) -> float:
     With strength = xi/gamma this is what the hypothesis says to be -4; with strength = f_n . f_n' it is
     what :func:`overlap_exponent` predicts. Raises InputError where there is nothing to fit.
     """
-    x, y = real(gain, "gain", "fitted_exponent"), real(strength, "strength", "fitted_exponent")
+    x, y = numbers("fitted_exponent", "gain", gain), numbers("fitted_exponent", "strength", strength)
     if x.shape != y.shape or x.ndim != 1 or x.size < 2 or not (y > 0).all() or np.ptp(x) == 0:
         raise InputError(
             "fitted_exponent: needs at least two points of positive strength along a gain that moves; choose "
@@ -123,9 +124,9 @@ def fitted_exponent(strength: ArrayLike, gain: ArrayLike) -> float:
 
 def _factor(eta_y: float, eta_z: float, classes: int, constant: float) -> float:
     """2 K eta_Z/(C0 eta_Y), after checking what it is made of."""
-    numbers = {"eta_y": eta_y, "eta_z": eta_z, "classes": classes, "constant": constant}
-    for name, value in numbers.items():
-        if not np.isfinite(real(value, name, "Theorem 4")).all():
+    given = {"eta_y": eta_y, "eta_z": eta_z, "classes": classes, "constant": constant}
+    for name, value in given.items():
+        if not np.isfinite(numbers("Theorem 4", name, value)).all():
             raise InputError(f"Theorem 4: {name} = {value!r} is not finite; give a finite number.")
     if not (eta_y > 0 and eta_z >= 0 and constant > 0 and classes >= 1):
         raise InputError(
