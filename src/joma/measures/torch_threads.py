@@ -57,7 +57,8 @@ _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 @functools.cache
 def torch_parallel() -> Any:
     """``GOMP_parallel`` of the library whose threads torch uses, or None where torch brings none."""
-    for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*")):
+    packages = Path(torch.__file__).parent.parent
+    for path in sorted((*packages.glob("torch/lib/libgomp*"), *packages.glob("torch.libs/libgomp*"))):
         try:
             parallel = ctypes.CDLL(str(path)).GOMP_parallel
         except (OSError, AttributeError):
