@@ -33,6 +33,11 @@ def cell(text: str) -> str:
     return text
 
 
+def error(value: float | None) -> str:
+    """A number, or that it is nothing but rounding, whose digits are another machine's own."""
+    return "&lt; 1e-9" if value is not None and 0 <= abs(value) < 1e-9 else number(value)
+
+
 def page(claims: list[Claim]) -> str:
     """The whole page in Markdown."""
     lines = [HEAD, f"In all: {tally(claims)}.\n"]
@@ -43,15 +48,16 @@ def page(claims: list[Claim]) -> str:
     ]
     for claim in claims:
         if claim.verdict == "corrected":
-            errors = f"{number(claim.printed_error)} | {number(claim.measured)}"
+            errors = f"{error(claim.printed_error)} | {error(claim.measured)}"
             parts = (claim.source, claim.statement, claim.correction)
             lines.append("| " + " | ".join(map(cell, parts)) + f" | {errors} |")
     for verdict, heading in (("fails", "Fails, with no correction known"), ("holds", "Holds")):
         lines += [f"\n## {heading}\n", "| where | statement | measured | evidence |", "|---|---|---|---|"]
         for claim in claims:
             if claim.verdict == verdict:
-                parts = (claim.source, claim.statement, number(claim.measured), claim.evidence)
-                lines.append("| " + " | ".join(map(cell, parts)) + " |")
+                parts = (claim.source, claim.statement, claim.evidence)
+                where, statement, evidence = map(cell, parts)
+                lines.append(f"| {where} | {statement} | {error(claim.measured)} | {evidence} |")
     return "\n".join(lines) + "\n"
 
 

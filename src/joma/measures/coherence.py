@@ -116,7 +116,8 @@ def cross_coherence(
     """Cosines between two sets of vectors whose rows correspond: the same occurrences in two layers.
 
     Args:
-        first, second: (N, width) each; row i of both is the same occurrence of a token.
+        first: (N, width).
+        second: (N, width); row i of both is the same occurrence of a token.
         tokens: (N,) integers: whose vectors row i holds; all different if None.
         centred: subtract each set's own mean first.
         block: rows at a time; memory is about 30 * block * N bytes.
@@ -155,7 +156,8 @@ def aligned_coherence(
 
     Args:
         sets: of vectors, (N, width) each; row n of all is the same occurrence of a token.
-        tokens, centred: as in :func:`cross_coherence`.
+        tokens: as in :func:`cross_coherence`.
+        centred: as in :func:`cross_coherence`.
 
     Raises:
         InputError: as :func:`cross_coherence`.

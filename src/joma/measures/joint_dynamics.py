@@ -77,7 +77,8 @@ def neuron_gram(
         heads: their number.
         gain: (width,), that of the norm before the MLP; None: no norm.
         centres: whether that norm subtracts the mean (LayerNorm).
-        output_gain, output_centres: the same of a norm on attention's output, before it is added.
+        output_gain: (width,), that of a norm on attention's output, before it is added; None: no norm.
+        output_centres: whether that norm subtracts the mean.
 
     Returns:
         (heads, head width, head width), float64.

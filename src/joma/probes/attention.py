@@ -76,7 +76,9 @@ def attention_statistics(
         model: any module that :func:`joma.watch` can watch.
         batches: ``(tokens, mask)``, each (batch, length).
         statistics: names out of :data:`joma.measures.attention_statistics.STATISTICS`.
-        layers, rows, tolerance: see :func:`joma.watch`.
+        layers: see :func:`joma.watch`.
+        rows: see :func:`joma.watch`.
+        tolerance: see :func:`joma.watch`.
         heads: numbers of the heads to report; all by default.
 
     Returns:

@@ -50,6 +50,21 @@ def representation_coherence(
     the embedding table are drawn from the whole vocabulary. Measured are the cosines within each layer, of
     each layer with the one before and with the first, and of the same occurrence between all pairs of layers.
 
+    The columns that need a word:
+
+    - ``place``: ``input`` of block number ``layer``, ``output`` of the last block, or ``embedding``, the
+      table (no layer). Within a layer, the other layer and place are the same.
+    - ``pairs``: ``different`` tokens, the ``same_token`` in different places, and, between layers, the
+      ``same_row``: the same occurrence.
+    - ``centred``: whether the mean vector (of the layer) was subtracted first.
+    - ``metric``: ``mean_cosine``, ``mean_absolute_cosine``, ``root_mean_square_cosine``,
+      ``absolute_cosine_quantile_0.5`` and ``_0.95``, ``largest_absolute_cosine`` (within a layer: mutual
+      coherence).
+    - ``standard_error``: jackknife over tokens (of the means); ``error_bound``: of the computation.
+    - ``random``: what independent random directions of this width have: the expectation, the quantile,
+      or the median of the largest among so many pairs.
+    - ``count``: the number of pairs.
+
     Args:
         model: any transformer whose blocks :func:`joma.probes.anatomy.find_blocks` finds.
         batches: of tokens (batch, length) int64, and mask (batch, length) bool, False for padding.
@@ -63,19 +78,6 @@ def representation_coherence(
     Returns:
         One row per measurement: ``stack, layer, place, other_layer, other_place, pairs, centred, metric,
         value, unit, standard_error, error_bound, random, width, count``.
-
-        - ``place``: ``input`` of block number ``layer``, ``output`` of the last block, or ``embedding``, the
-          table (no layer). Within a layer, the other layer and place are the same.
-        - ``pairs``: ``different`` tokens, the ``same_token`` in different places, and, between layers, the
-          ``same_row``: the same occurrence.
-        - ``centred``: whether the mean vector (of the layer) was subtracted first.
-        - ``metric``: ``mean_cosine``, ``mean_absolute_cosine``, ``root_mean_square_cosine``,
-          ``absolute_cosine_quantile_0.5`` and ``_0.95``, ``largest_absolute_cosine`` (within a layer: mutual
-          coherence).
-        - ``standard_error``: jackknife over tokens (of the means); ``error_bound``: of the computation.
-        - ``random``: what independent random directions of this width have: the expectation, the quantile,
-          or the median of the largest among so many pairs.
-        - ``count``: the number of pairs.
 
     Memory: ``8 width tokens occurrences`` bytes per layer, and some 50 bytes for each pair of vectors.
 

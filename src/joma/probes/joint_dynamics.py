@@ -43,6 +43,17 @@ def joint_dynamics(
     model computes, after rotary positions and with its scale, mask, soft cap and bias; the model's outputs
     are unchanged bit for bit.
 
+    The columns that need a word:
+
+    - ``metric``, ``scale``, ``given``, ``sink``: see :class:`joma.measures.joint_dynamics.Variant`. The
+      ``null`` is a mean over the draws, ``null_spread`` the standard deviation between draws of the same
+      mean: one shuffle's number is within about two of it.
+    - ``head``: missing in the mean over the heads asked for.
+    - ``position``, ``position_end``: a bin of the queries' positions (end excluded); missing: all.
+    - ``value``: mean over the queries that have a value; ``standard_error``: between texts (NaN for one);
+      ``count``: the number of queries.
+    - ``reason``: why a layer could not be measured. It has one row then, with value NaN.
+
     Args:
         model: any transformer whose blocks :func:`joma.probes.anatomy.find_blocks` finds.
         batches: of tokens (batch, length) int64, and mask (batch, length) bool, False for padding; each row
@@ -55,15 +66,6 @@ def joint_dynamics(
     Returns:
         One row per measurement: ``stack, layer, module, call, head, metric, scale, given, sink, position,
         position_end, value, standard_error, count, mlp_layer, dtype, reason``.
-
-        - ``metric``, ``scale``, ``given``, ``sink``: see :class:`joma.measures.joint_dynamics.Variant`. The
-          ``null`` is a mean over the draws, ``null_spread`` the standard deviation between draws of the same
-          mean: one shuffle's number is within about two of it.
-        - ``head``: missing in the mean over the heads asked for.
-        - ``position``, ``position_end``: a bin of the queries' positions (end excluded); missing: all.
-        - ``value``: mean over the queries that have a value; ``standard_error``: between texts (NaN for one);
-          ``count``: the number of queries.
-        - ``reason``: why a layer could not be measured. It has one row then, with value NaN.
 
     Raises:
         InputError: see :func:`joma.probes.untouched.checked_batches` and ``chosen_blocks``; no layer that

@@ -75,11 +75,18 @@ def probe_neurons(
     to in them is clustered, and scored against shuffled contexts.
 
     Args:
-        model, tokenizer, revision, device, dtype: see :func:`joma.probes.loading.load_model`.
-        text, column, length, tokens, batch_tokens: see :func:`joma.probes.texts.windows`; by default at most
-            50,000 tokens in windows of 128.
-        layers, neurons: numbers of those to look at; all by default. A neuron's number is meant in each
-            layer.
+        model: see :func:`joma.probes.loading.load_model`.
+        tokenizer: see :func:`joma.probes.loading.load_model`.
+        revision: see :func:`joma.probes.loading.load_model`.
+        device: see :func:`joma.probes.loading.load_model`.
+        dtype: see :func:`joma.probes.loading.load_model`.
+        text: see :func:`joma.probes.texts.windows`.
+        column: see there.
+        length: of the windows, by default 128 tokens; see there.
+        tokens: at most, by default 50,000; see there.
+        batch_tokens: see there.
+        layers: numbers of those to look at; all by default.
+        neurons: numbers of those to look at, meant in each layer; all by default.
         top: contexts kept for each neuron.
         smallest: contexts that make a pattern; at most half of ``top``.
         show: neurons whose contexts are written out: the largest scores, or the first of ``neurons``.

@@ -302,7 +302,8 @@ def context_tables(
     """The contexts of some neurons, and their text token by token.
 
     Args:
-        contexts, scores: what was found, and its scores.
+        contexts: what was found.
+        scores: of what was found.
         chosen: (layer, stack, neuron) each.
         piece: token id -> its text.
 

@@ -66,14 +66,24 @@ def probe(
     The model itself is not changed, and its outputs are those it has without being probed.
 
     Args:
-        model, tokenizer, revision, device, dtype: see :func:`joma.probes.loading.load_model`.
-        text, column, length, tokens, batch_tokens: see :func:`joma.probes.texts.windows`. A string is the
-            text itself; a file is given as a :class:`~pathlib.Path`.
+        model: see :func:`joma.probes.loading.load_model`.
+        tokenizer: see :func:`joma.probes.loading.load_model`.
+        revision: see :func:`joma.probes.loading.load_model`.
+        device: see :func:`joma.probes.loading.load_model`.
+        dtype: see :func:`joma.probes.loading.load_model`.
+        text: see :func:`joma.probes.texts.windows`. A string is the text itself; a file is given as a
+            :class:`~pathlib.Path`.
+        column: see there.
+        length: see there.
+        tokens: see there.
+        batch_tokens: see there.
         sections: of :data:`SECTIONS`. By default all; one that this model does not allow (the joint dynamics
             of experts, say) is then listed in the table ``not_measured``, where one that was asked for by
             name raises.
-        statistics, rows: of the attention, see :func:`joma.watch`.
-        layers, heads: numbers of those to measure; all by default.
+        statistics: of the attention, see :func:`joma.watch`.
+        rows: of the attention, see :func:`joma.watch`.
+        layers: numbers of those to measure; all by default.
+        heads: numbers of those to measure; all by default.
         attention_matrices: stable ranks of query, key, value and output matrices, too.
         progress: shows bars and keeps finished sections; by default bars alone.
 

@@ -56,7 +56,8 @@ def probe_weights(
         statistics: of :data:`STATISTICS`. The effective rank needs whole spectra: minutes for a model
             of billions of parameters, where the others take seconds.
         layers: numbers of the layers to take; all by default.
-        rtol, certify: see :func:`joma.measures.rank.stable_rank`.
+        rtol: see :func:`joma.measures.rank.stable_rank`.
+        certify: see :func:`joma.measures.rank.stable_rank`.
         device: where to compute.
 
     Returns:
