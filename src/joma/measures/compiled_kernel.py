@@ -279,6 +279,7 @@ def _row_sums(
         own = sample if len(first) > 1 else 0
         packed = np.zeros(_BLOCKS * width * _ROWS, np.float32)
         scores = np.empty(_ROWS * _STRIP, np.float32)
+        lengths = np.empty(_STRIP, np.float32)
         low = np.empty(most_rows, np.int64)
         high = np.empty(most_rows, np.int64)
         state = np.zeros((most_rows, 5), np.float32)
@@ -293,6 +294,9 @@ def _row_sums(
                 value = query[sample, head * group + member, row, direction]
                 packed[at + direction * _ROWS] = value * factor
         for strip in range(least // _STRIP * _STRIP, most, _STRIP):
+            # A copy: slices of what the threads share would have them count its references in turn.
+            for column in range(min(_STRIP, most - strip)):
+                lengths[column] = square[sample, head, strip + column]
             for block in range(0, size, _ROWS):
                 last = min(block + _ROWS, size)
                 left, right = strip + _STRIP, strip
@@ -308,9 +312,8 @@ def _row_sums(
                     if start < end:
                         line = (place - block) * _STRIP
                         seen = scores[line + start : line + end]
-                        lengths = square[sample, head, strip + start : strip + end]
                         away = _single(strip + start - positions[(begin + place) // group])
-                        _add(seen, lengths, placed, ramp, away, state[place])
+                        _add(seen, lengths[start:end], placed, ramp, away, state[place])
         for place in range(size):
             row, member = (begin + place) // group, (begin + place) % group
             for name in range(5):
