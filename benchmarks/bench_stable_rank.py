@@ -7,6 +7,8 @@ tensors in 100 files. One thread.
 
     python examples/prepare_smollm2.py smollm2
     python benchmarks/bench_stable_rank.py smollm2
+
+The environment variable JOMA_SMOLLM2 stands for the folder.
 """
 
 from __future__ import annotations
@@ -226,7 +228,7 @@ def memory_of_shards(folder: Path) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("smollm2")
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("JOMA_SMOLLM2", "smollm2"))
     if folder.exists():
         compare_ranks(lower_mlps(open_checkpoint(folder)))
         compare_loading(folder)
