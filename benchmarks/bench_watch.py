@@ -4,7 +4,7 @@ SmolLM2-135M in float32 on real text, where its folder and a text are given; oth
 its size with random weights on random tokens. On two threads plain, watched, and watched at one row in eight
 run in turn; a ratio is the median over the rounds of the ratio within a round. The same for watched and the
 eager way, ``output_attentions=True`` and the entropy of what it returns. Peak memory is measured in processes
-of their own. About eight minutes on two idle cores; nothing else should run on them.
+of their own. About ten minutes on two idle cores; nothing else should run on them.
 
     python examples/prepare_smollm2.py smollm2
     python benchmarks/bench_watch.py --model smollm2 --text FILE [--threads 2] [LENGTH ...]
@@ -31,7 +31,7 @@ from smollm2 import random_model
 from joma.probes.watch import watch
 
 TARGETS = {1024: (1.20, None), 4096: (1.40, 1.12)}
-ROUNDS = {1024: 7, 4096: 3}
+ROUNDS = {1024: 21, 4096: 5}
 LONGEST = 8192
 EAGER_LENGTH = 2048
 EAGER_ROUNDS = 3
