@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from joma.checks import latent_tree as checks
+from joma.theory import class_labels
 from joma.theory import latent_tree as tree
 
 CORRECTED = {
@@ -47,7 +48,7 @@ def test_a_wrong_theorem_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_printed_definition_would_not_be_called_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "root_bias", tree.printed_root_bias)
+    monkeypatch.setattr(class_labels, "root_bias", class_labels.printed_root_bias)
     claims = {claim.id: claim for claim in checks.theorem5()}
     assert claims["theorem5.root_bias"].verdict == "fails"
     assert claims["theorem5.sparse_root"].verdict == "fails"

@@ -9,7 +9,8 @@ from joma.experiments._permutations import distinct_permutations
 from joma.experiments.fig5 import Fig5, contexts
 from joma.progress import Progress
 from joma.reporting.figures import style
-from joma.theory.latent_tree import cooccurrence, root_bias
+from joma.theory.class_labels import root_bias
+from joma.theory.latent_tree import cooccurrence
 
 TINY = Fig5(depth=4, time=8.0, moments=40)
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joma.errors import InputError
+from joma.theory import class_labels
 from joma.theory import latent_tree as tree
 
 CORRELATION = st.floats(-1, 1)
@@ -82,7 +83,7 @@ def test_theorem_5_is_the_enumeration(depth: int, height: int) -> None:
         [Fraction(9, 10), Fraction(1, 4), Fraction(3, 5)],
     )
     exact = enumerate_exactly(depth, height, Fraction(-7, 10), prior, zero)
-    bias = tree.root_bias([float(p) for p in prior], [float(q) for q in zero])
+    bias = class_labels.root_bias([float(p) for p in prior], [float(q) for q in zero])
     assert tree.cooccurrence(-0.7, bias, depth=depth, ancestor_height=height) == pytest.approx(
         float(exact), rel=1e-14
     )
@@ -92,10 +93,10 @@ def test_theorem_5_is_the_enumeration(depth: int, height: int) -> None:
 def test_theorem_5_golden(golden, name: str) -> None:
     entry = golden(name)
     given_ = entry["inputs"]
-    bias = tree.root_bias(given_["p0"], given_["q"])
+    bias = class_labels.root_bias(given_["p0"], given_["q"])
     value = tree.cooccurrence(given_["rho"], bias, depth=given_["L"], ancestor_height=given_["H"])
     assert value == pytest.approx(entry["expected"], rel=entry["rtol"])
-    printed = tree.printed_root_bias(given_["p0"], given_["q"])
+    printed = class_labels.printed_root_bias(given_["p0"], given_["q"])
     wrong = tree.cooccurrence(given_["rho"], printed, depth=given_["L"], ancestor_height=given_["H"])
     assert abs(wrong - entry["expected"]) > 0.01
 
@@ -103,9 +104,11 @@ def test_theorem_5_golden(golden, name: str) -> None:
 def test_sparse_root_golden(golden) -> None:
     entry = golden("thm5_sparse_rho0")
     classes = entry["inputs"]["D"]
-    assert tree.sparse_root_bias(classes) == pytest.approx(entry["expected"], rel=entry["rtol"])
+    assert class_labels.sparse_root_bias(classes) == pytest.approx(entry["expected"], rel=entry["rtol"])
     own_child = 1.0 - (np.arange(classes) == 3)
-    assert tree.root_bias(np.full(classes, 1 / classes), own_child) == pytest.approx(entry["expected"])
+    assert class_labels.root_bias(np.full(classes, 1 / classes), own_child) == pytest.approx(
+        entry["expected"]
+    )
 
 
 def test_equation_8_golden(golden) -> None:
@@ -176,7 +179,7 @@ def test_uniform_tree_agrees_with_theorem_5_at_every_height() -> None:
     table = model.cooccurrence()
     assert table.shape == (8, 8)
     for height, token in ((1, 1), (2, 2), (3, 7)):
-        law = tree.cooccurrence(0.8, tree.root_bias(prior, zero), depth=4, ancestor_height=height)
+        law = tree.cooccurrence(0.8, class_labels.root_bias(prior, zero), depth=4, ancestor_height=height)
         assert table[0, token] == pytest.approx(float(law))
 
 
@@ -197,7 +200,7 @@ def test_across_the_root() -> None:
             correlations=np.full(4, 0.6),
         )
     )
-    law = tree.cooccurrence_across_root(0.6, tree.sparse_root_bias(classes), 1 - 4 / classes, depth=3)
+    law = tree.cooccurrence_across_root(0.6, class_labels.sparse_root_bias(classes), 1 - 4 / classes, depth=3)
     assert law == pytest.approx(enumerated[3, 5] / enumerated[5, 5], rel=1e-13)
     assert model.cooccurrence()[0, 1] == pytest.approx(float(law), rel=1e-13)
     # At depth one there is no edge below the root's children: the pair itself, never together.
@@ -226,11 +229,11 @@ def test_arguments_broadcast() -> None:
         (lambda: tree.cooccurrence_expansion(0.1, depth=4, ancestor_height=5), r"not in 1\.\.L-1"),
         (lambda: tree.cooccurrence_across_root(0.5, 0.9, 0.1, depth=4), "no binary pair"),
         (lambda: tree.cooccurrence_across_root(0.5, 0.1, 0.1, depth=0), "at least one edge"),
-        (lambda: tree.root_bias([0.5, 0.6], [0.1, 0.1]), r"sum to 1\.1"),
-        (lambda: tree.root_bias([1.5, -0.5], [0.1, 0.1]), "non-negative"),
-        (lambda: tree.root_bias([0.5, 0.5], [0.1]), "one number per class"),
-        (lambda: tree.root_bias([0.5, 0.5], [0.1, 1.1]), "between 0 and 1"),
-        (lambda: tree.sparse_root_bias(0), "at least one"),
+        (lambda: class_labels.root_bias([0.5, 0.6], [0.1, 0.1]), r"sum to 1\.1"),
+        (lambda: class_labels.root_bias([1.5, -0.5], [0.1, 0.1]), "non-negative"),
+        (lambda: class_labels.root_bias([0.5, 0.5], [0.1]), "one number per class"),
+        (lambda: class_labels.root_bias([0.5, 0.5], [0.1, 1.1]), "between 0 and 1"),
+        (lambda: class_labels.sparse_root_bias(0), "at least one"),
         (
             lambda: tree.LatentTree(
                 class_probabilities=[1.0], zero_given_class=[[0.5]], parents=(1,), correlations=[0.1]

@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from joma.reporting.claims import Claim, correct, judge, within
+from joma.theory import class_labels
 from joma.theory import latent_tree as tree
 
 # The example of every check below: three classes, an unequal root, a tree of four edges.
@@ -164,7 +165,10 @@ def lemma9() -> list[Claim]:
 def theorem5() -> list[Claim]:
     """Co-occurrence: the formula, its rho_0, the case H = L, and trees that are not uniform."""
     source = "JoMA Thm 5"
-    right, printed = tree.root_bias(_prior(), _zero()), tree.printed_root_bias(_prior(), _zero())
+    right, printed = (
+        class_labels.root_bias(_prior(), _zero()),
+        class_labels.printed_root_bias(_prior(), _zero()),
+    )
     places = [(4, 1), (4, 2), (4, 3), (3, 1), (3, 2), (2, 1)]
     errors: dict[str, list[float]] = {"right": [], "printed": []}
     for depth, height in places:
@@ -185,7 +189,7 @@ def theorem5() -> list[Claim]:
     printed_column_error = abs((1 + printed) / 2 - first_child)
 
     classes = 20
-    sparse = tree.root_bias(np.full(classes, 1 / classes), 1.0 - (np.arange(classes) == 0))
+    sparse = class_labels.root_bias(np.full(classes, 1 / classes), 1.0 - (np.arange(classes) == 0))
 
     pair = float(np.array(_prior()) @ (2 * np.array(_zero()) - 1) ** 2)
     across = float(_enumerate(3, 3)[0])
@@ -235,7 +239,7 @@ def theorem5() -> list[Claim]:
             printed="One class, one child: rho_0 as printed, which is 1 - 1/D.",
             right="rho_0 = 1 - 2/D; it still tends to 1 with the number of classes D.",
             printed_error=abs((1 - 1 / classes) - sparse),
-            error=abs(tree.sparse_root_bias(classes) - sparse),
+            error=abs(class_labels.sparse_root_bias(classes) - sparse),
             tolerance=ROUNDING,
             evidence=f"D = {classes} equally likely classes, sum over the classes",
         ),

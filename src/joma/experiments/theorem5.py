@@ -271,7 +271,8 @@ def _formulas(experiment: Theorem5, rho: float, depth: int) -> dict[int, dict[st
     """H -> the formula with either rho_0, and P[y_l = 1], which unrelated tokens would have."""
     import numpy as np
 
-    from joma.theory.latent_tree import cooccurrence, printed_root_bias, root_bias
+    from joma.theory.class_labels import printed_root_bias, root_bias
+    from joma.theory.latent_tree import cooccurrence
 
     prior = np.full(experiment.classes, 1 / experiment.classes)
     zero = 1 - np.eye(experiment.classes)[0]

@@ -9,9 +9,9 @@ along an edge ``E[s_child | s_parent] = rho s_parent``, so
 * ``E[s_a s_b]`` is the product of the edge correlations between a and b, through their common latent
   ancestor (CLA), if that is binary.
 
-Theorem 5 is these two lines. Where the print is wrong: ``rho_0`` (:func:`printed_root_bias` against
-:func:`root_bias`), the remainder of Eq. 8 (:func:`cooccurrence_expansion`), and the silent assumption that
-the CLA lies below the class label (:func:`cooccurrence_across_root` is the case that is left out).
+Theorem 5 is these two lines. Where the print is wrong: ``rho_0`` (:mod:`joma.theory.class_labels`), the
+remainder of Eq. 8 (:func:`cooccurrence_expansion`), and the silent assumption that the CLA lies below the
+class label (:func:`cooccurrence_across_root` is the case that is left out).
 All numbers are float64.
 """
 
@@ -26,8 +26,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from joma.errors import InputError
-from joma.theory._arguments import finite, number, numbers, whole, wholes
+from joma.theory._arguments import number, numbers, whole, wholes
 from joma.theory._shapes import matching
+from joma.theory.class_labels import class_table
 
 Array = NDArray[np.float64]
 
@@ -80,40 +81,6 @@ def pair_distribution(first: float, second: float, ancestor_bias: float) -> Arra
     return _joint(to_first * bias, to_second * bias, to_first * to_second)
 
 
-def root_bias(class_probabilities: ArrayLike, zero_given_class: ArrayLike) -> float:
-    """The right ``rho_0 = sum_k P[y_0 = k] (2 P[y_1 = 0 | y_0 = k] - 1) = 2 P[y_1 = 0] - 1``.
-
-    ``y_1`` is the child of the class label on the way to the CLA; ``class_probabilities`` (D,) and
-    ``zero_given_class`` (D,) are ``P[y_0 = k]`` and ``P[y_1 = 0 | y_0 = k]``. A binary root that passes its
-    value on as any other latent does is the case ``zero_given_class = marginal columns of M(rho)``.
-    Theorem 5 and Eq. 101 print the probability where this needs ``2 P - 1``.
-
-    Raises:
-        InputError: lengths that differ, negative probabilities, classes that do not sum to one.
-    """
-    prior, zero = _class_table(class_probabilities, zero_given_class, "root_bias")
-    return float(prior @ (2 * zero - 1))
-
-
-def printed_root_bias(class_probabilities: ArrayLike, zero_given_class: ArrayLike) -> float:
-    """Theorem 5's ``rho_0`` as printed, ``sum_k P[y_0 = k] P[y_1 = 0 | y_0 = k]``: wrong, for comparison."""
-    prior, zero = _class_table(class_probabilities, zero_given_class, "printed_root_bias")
-    return float(prior @ zero)
-
-
-def sparse_root_bias(classes: int) -> float:
-    """``rho_0 = 1 - 2 / D`` where each of D equally likely classes triggers one child of its own.
-
-    The remark after Theorem 5. The printed definition gives ``1 - 1 / D``.
-
-    Raises:
-        InputError: fewer than one class.
-    """
-    if whole("sparse_root_bias", "classes", classes, least=0) == 0:
-        raise InputError("sparse_root_bias: 0 classes; give at least one.")
-    return 1 - 2 / classes
-
-
 def cooccurrence(
     edge_correlation: ArrayLike, root_bias: ArrayLike, *, depth: ArrayLike, ancestor_height: ArrayLike
 ) -> Array:
@@ -125,7 +92,7 @@ def cooccurrence(
 
     Args:
         edge_correlation: rho, in [-1, 1].
-        root_bias: rho_0 as :func:`root_bias` defines it (not as printed).
+        root_bias: rho_0 as :func:`joma.theory.class_labels.root_bias` defines it (not as printed).
         depth: L, the number of edges from the class label to a leaf.
         ancestor_height: H, the number of edges from the CLA down to either leaf, 1 <= H <= L - 1: the CLA
             is binary. Two tokens whose CLA is the class label: :func:`cooccurrence_across_root`.
@@ -234,7 +201,7 @@ class LatentTree:
         if len(zero) == 0:
             raise InputError(f"{where}: zero_given_class is empty; give a row for each child of the label.")
         for row in zero:
-            _class_table(self.class_probabilities, row, where)
+            class_table(self.class_probabilities, row, where)
         edges = _correlations(self.correlations, where)
         if edges.shape != (len(self.parents),):
             raise InputError(
@@ -398,24 +365,3 @@ def _levels(depth: ArrayLike, height: ArrayLike, where: str) -> tuple[NDArray[np
     ancestor = wholes(where, "ancestor_height", height, "edges")
     matching(where, depth=levels.shape, ancestor_height=ancestor.shape)
     return levels, ancestor
-
-
-def _class_table(
-    class_probabilities: ArrayLike, zero_given_class: ArrayLike, where: str
-) -> tuple[Array, Array]:
-    """P[y_0 = k] and P[y_1 = 0 | y_0 = k], both (D,): probabilities, the first of sum one."""
-    prior = finite(where, "class_probabilities", class_probabilities)
-    zero = numbers(where, "zero_given_class", zero_given_class)
-    if prior.ndim != 1 or prior.shape != zero.shape:
-        raise InputError(
-            f"{where}: class probabilities of shape {prior.shape}, P[y_1 = 0 | y_0] of shape {zero.shape}: "
-            "give one number per class in each."
-        )
-    if not (np.all(prior >= 0) and abs(prior.sum() - 1) <= 1e-9):
-        raise InputError(
-            f"{where}: class probabilities {prior.tolist()} sum to {prior.sum():.12g}; "
-            "give non-negative numbers that sum to one."
-        )
-    if not np.all((zero >= 0) & (zero <= 1)):
-        raise InputError(f"{where}: P[y_1 = 0 | y_0 = k] = {zero.tolist()} must lie between 0 and 1.")
-    return prior, zero
