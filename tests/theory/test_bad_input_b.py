@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from joma.errors import DivergenceError, InputError
+from joma.theory import class_labels, invariants
 from joma.theory import feature_graph as graph
-from joma.theory import invariants
 from joma.theory import latent_tree as tree
 from joma.theory.attention import Attention
 from joma.theory.block import Block, Embeddings, superpose_patterns, weights_from_parts
@@ -81,7 +81,7 @@ def velocities(**changed: np.ndarray) -> object:
         lambda: invariants.linear_attention_solution([1.0], initial_logits=Z, drive=np.ones(2)),
         lambda: tree.transition_matrix([0.1, 0.2]),
         lambda: tree.marginal("biased"),
-        lambda: tree.sparse_root_bias(2.5),
+        lambda: class_labels.sparse_root_bias(2.5),
         lambda: tree.cooccurrence([0.5, 0.2], [0.1, 0.2, 0.3], depth=4, ancestor_height=1),
         lambda: tree.cooccurrence(0.5, 0.2, depth=[4, 5], ancestor_height=[1, 1, 1]),
         lambda: tree.cooccurrence_across_root([0.5, 0.2], [0.1, 0.1, 0.1], 0.5, depth=2),
