@@ -56,6 +56,12 @@ def test_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None
     assert all(name in shown for name in catalog.names())
 
 
+def test_an_experiment_runs_with_no_option_at_all(tmp_path: Path) -> None:
+    done = joma("run", "fig9", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "fig9" / "claims.json").exists()
+
+
 @pytest.mark.usefixtures("with_toy")
 def test_run_with_settings_as_people_type_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "run")

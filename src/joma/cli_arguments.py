@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import itertools
 import re
 from pathlib import Path
 from typing import Any, NoReturn, get_type_hints
@@ -108,7 +109,7 @@ def preset_of(words: list[str]) -> str:
 
 
 def _option(words: list[str], option: str) -> str | None:
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in itertools.pairwise([*words, ""]):
         if word == option:
             return following
         if word.startswith(f"{option}="):
