@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from joma.checks.catalog import run_checks
-from joma.reporting.claims import Claim
+from joma.claim import Claim
 from joma.reporting.terminal import number, tally
 
 HEAD = """# Errata

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from joma.experiments.fig6 import Fig6
-from joma.runs import run_experiment
+from joma.runs.directory import run_experiment
 
 
 def main(text: str = "python-reference", steps: str = "1000") -> None:

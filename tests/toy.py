@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from joma.claim import Claim, judge
 from joma.errors import DivergenceError
 from joma.experiments.base import Experiment, setting
-from joma.reporting.claims import Claim, judge
 
 if TYPE_CHECKING:
     import pandas

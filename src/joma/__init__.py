@@ -10,35 +10,35 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from joma.measures.attention_entropy import AttentionEntropy, attention_entropy
+    from joma.instruments.probe import write_probe
+    from joma.measures.attention.entropy import AttentionEntropy, attention_entropy
     from joma.measures.bounce import bounce
     from joma.measures.entropy import entropy_of_logits, entropy_of_probabilities
-    from joma.measures.rank import effective_rank, stable_rank, stable_rank_estimate
-    from joma.measures.spectral_norm import spectral_norm
-    from joma.probes.loading import load_model
+    from joma.measures.ranks.spectral_norm import spectral_norm
+    from joma.measures.ranks.stable_rank import effective_rank, stable_rank, stable_rank_estimate
     from joma.probes.probe import Probe, probe
-    from joma.probes.watch import watch
-    from joma.probes.weights import probe_weights
-    from joma.probing import write_probe
+    from joma.probes.reading.loading import load_model
+    from joma.probes.watching.watch import watch
+    from joma.probes.weights.ranks import probe_weights
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "AttentionEntropy": "joma.measures.attention_entropy",
+    "AttentionEntropy": "joma.measures.attention.entropy",
     "Probe": "joma.probes.probe",
-    "attention_entropy": "joma.measures.attention_entropy",
+    "attention_entropy": "joma.measures.attention.entropy",
     "bounce": "joma.measures.bounce",
-    "effective_rank": "joma.measures.rank",
+    "effective_rank": "joma.measures.ranks.stable_rank",
     "entropy_of_logits": "joma.measures.entropy",
     "entropy_of_probabilities": "joma.measures.entropy",
-    "load_model": "joma.probes.loading",
+    "load_model": "joma.probes.reading.loading",
     "probe": "joma.probes.probe",
-    "probe_weights": "joma.probes.weights",
-    "spectral_norm": "joma.measures.spectral_norm",
-    "stable_rank": "joma.measures.rank",
-    "stable_rank_estimate": "joma.measures.rank",
-    "watch": "joma.probes.watch",
-    "write_probe": "joma.probing",
+    "probe_weights": "joma.probes.weights.ranks",
+    "spectral_norm": "joma.measures.ranks.spectral_norm",
+    "stable_rank": "joma.measures.ranks.stable_rank",
+    "stable_rank_estimate": "joma.measures.ranks.stable_rank",
+    "watch": "joma.probes.watching.watch",
+    "write_probe": "joma.instruments.probe",
 }
 
 __all__ = [

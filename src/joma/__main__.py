@@ -1,5 +1,5 @@
 """``python -m joma``."""
 
-from joma.cli import entry
+from joma.cli.main import entry
 
 entry()

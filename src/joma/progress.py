@@ -21,7 +21,7 @@ class Progress:
     """Handed to every experiment's ``run``: progress bars, finished parts, a folder for checkpoints.
 
     ``Progress()`` alone shows bars on a terminal and keeps nothing; a run directory hands out one
-    whose parts survive a kill (see :mod:`joma.runs`).
+    whose parts survive a kill (see :mod:`joma.runs.directory`).
     """
 
     def __init__(self, *, quiet: bool = False, position: int = 0) -> None:

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from joma.errors import InputError
-from joma.experiments._attention_freezing import FrozenProjections, PinnedEntropy, stop_attention
 from joma.experiments.bounce_helps import BounceHelps
+from joma.experiments.bounce_helps.freezing import FrozenProjections, PinnedEntropy, stop_attention
 from joma.measures.entropy import entropy_of_probabilities
 from joma.models.decoder import Decoder
 from joma.progress import Progress

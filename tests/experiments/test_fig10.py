@@ -7,7 +7,7 @@ import pytest
 
 from joma.errors import InputError
 from joma.experiments.fig10 import Fig10
-from joma.runs import Run, run_experiment
+from joma.runs.directory import Run, run_experiment
 
 
 @pytest.fixture(scope="module")

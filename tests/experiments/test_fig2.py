@@ -7,7 +7,7 @@ import torch
 
 from joma.dynamics import sgd
 from joma.errors import InputError
-from joma.experiments._classes_training import train_classes
+from joma.experiments.classes_training import train_classes
 from joma.experiments.fig2 import Fig2
 from joma.progress import Progress
 from joma.reporting.figures import style

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from joma.errors import InputError
-from joma.experiments._joint_dynamics_block import block_flows
 from joma.experiments.joint_dynamics import JointDynamics, of_layers
+from joma.experiments.joint_dynamics.block import block_flows
 from joma.progress import Progress
 from joma.reporting.figures import style
 

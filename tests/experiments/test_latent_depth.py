@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from joma.errors import InputError
-from joma.experiments._trees import enumerate_states
 from joma.experiments.latent_depth import LatentDepth, bayes_probabilities, trees
+from joma.experiments.trees import enumerate_states
 from joma.progress import Progress
 from joma.reporting.figures import style
 

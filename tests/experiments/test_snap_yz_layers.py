@@ -9,8 +9,8 @@ import pytest
 
 from joma.data.text import TokenText
 from joma.errors import InputError
-from joma.experiments._ngram_losses import bigram_loss, unigram_loss
 from joma.experiments.snap_yz_layers import MODELS, SnapYzLayers
+from joma.experiments.snap_yz_layers.ngram_losses import bigram_loss, unigram_loss
 from joma.progress import Progress
 from joma.reporting.figures import style
 

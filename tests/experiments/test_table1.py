@@ -9,9 +9,9 @@ import torch
 
 from joma.data.hierarchy import draw_hierarchy
 from joma.errors import InputError
-from joma.experiments._table1_paper import paper_table
-from joma.experiments._table1_readings import OPTIONS, PLAIN, Measurement, plain, summary
 from joma.experiments.table1 import CELL, Table1
+from joma.experiments.table1.paper import paper_table
+from joma.experiments.table1.readings import OPTIONS, PLAIN, Measurement, plain, summary
 from joma.models.hierarchy import HierarchyNetwork
 from joma.progress import Progress
 from joma.reporting.figures import style

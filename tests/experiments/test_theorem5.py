@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from joma.errors import InputError
-from joma.experiments._trees import ancestor_heights, enumerate_states, sample, tree_below_classes
 from joma.experiments.theorem5 import Theorem5
+from joma.experiments.trees import ancestor_heights, enumerate_states, sample, tree_below_classes
 from joma.progress import Progress
 from joma.reporting.figures import style
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import joma
-from joma.cli import main
+from joma.cli.main import main
 from joma.errors import InputError, RunDirectoryError
 from joma.probes.probe import SECTIONS, probe
-from joma.runs import read_run
+from joma.runs.directory import read_run
 
 pytest.importorskip("transformers")
 from probe_models import tiny_model

@@ -12,7 +12,7 @@ import pytest
 import toy
 from joma.errors import InputError
 from joma.reporting.page import format_number, write_report
-from joma.runs import run_experiment
+from joma.runs.directory import run_experiment
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

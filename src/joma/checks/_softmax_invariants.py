@@ -13,9 +13,9 @@ from joma.checks._block_examples import (
     relative_drift,
     wave_flow,
 )
+from joma.claim import Claim, correct, judge, within
 from joma.dynamics import block_flow
 from joma.dynamics.block_flow import Trajectory
-from joma.reporting.claims import Claim, correct, judge, within
 from joma.theory import invariants
 from joma.theory.activation import activation
 from joma.theory.attention import Array, Attention

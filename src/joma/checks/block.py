@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from joma.claim import Claim, correct, within
 from joma.dynamics import block_flow
-from joma.reporting.claims import Claim, correct, within
 from joma.theory.activation import activation
 from joma.theory.attention import ATTENTION_KINDS, Array, Attention
 from joma.theory.block import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 
+from joma.claim import Claim
 from joma.errors import InputError, nearest
 from joma.progress import Progress
-from joma.reporting.claims import Claim
 
 MODULES = (
     "block",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from joma.claim import Claim, judge, within
 from joma.dynamics import block_flow
-from joma.reporting.claims import Claim, judge, within
 from joma.theory.activation import activation
 from joma.theory.attention import Array, Attention, AttentionKind
 from joma.theory.block import Block, Embeddings

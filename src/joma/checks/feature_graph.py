@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from joma.reporting.claims import Claim, correct, judge, within
+from joma.claim import Claim, correct, judge, within
 from joma.theory import feature_graph as graph
 
 Array = NDArray[np.float64]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.integrate import quad
 from scipy.special import entr
 
+from joma.claim import Claim, correct, judge, within
 from joma.dynamics.salience_flow import (
     Attention,
     acting_attention,
@@ -17,7 +18,6 @@ from joma.dynamics.salience_flow import (
     integrate_following_softmax,
     script_dynamics,
 )
-from joma.reporting.claims import Claim, correct, judge, within
 from joma.theory.salience import (
     PRINTED_BOUND,
     PRINTED_LAMBDA_BOUND,

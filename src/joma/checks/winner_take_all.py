@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from joma.claim import Claim, correct, judge, within
 from joma.dynamics import block_flow
-from joma.reporting.claims import Claim, correct, judge, within
 from joma.theory.attention import Array, Attention
 from joma.theory.block import Block, Embeddings
 from joma.theory.winner_take_all import WinnerTakeAll, erf_invariant, printed_invariant, softmax_weights

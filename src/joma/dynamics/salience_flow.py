@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import solve_ivp
 from scipy.special import logsumexp, softmax
 
+from joma.arguments import finite, number, numbers, positive, spread, whole, within_floats
 from joma.errors import DivergenceError, InputError
-from joma.theory._arguments import finite, number, numbers, positive, spread, whole, within_floats
 from joma.theory.salience import Course
 
 Array = NDArray[np.float64]

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
+    from joma.claim import Claim
     from joma.progress import Progress
-    from joma.reporting.claims import Claim
 
 _BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
     "at_least": operator.ge,

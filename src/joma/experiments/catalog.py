@@ -9,13 +9,10 @@ import joma.experiments
 from joma.errors import InputError, nearest
 from joma.experiments.base import Experiment
 
-_NOT_EXPERIMENTS = {"base", "catalog"}
-
 
 def names() -> list[str]:
-    """The experiments' names, sorted: the modules of this package, helpers (``_...``) left out."""
-    modules = (module.name for module in pkgutil.iter_modules(joma.experiments.__path__))
-    return sorted(name for name in modules if name not in _NOT_EXPERIMENTS and not name.startswith("_"))
+    """The experiments' names, sorted: the folders of this package."""
+    return sorted(module.name for module in pkgutil.iter_modules(joma.experiments.__path__) if module.ispkg)
 
 
 def find(name: str) -> type[Experiment]:

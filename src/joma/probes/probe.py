@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from joma.errors import InputError, nearest
-from joma.probes.attention import STATISTICS, attention_statistics
-from joma.probes.coherence import representation_coherence
-from joma.probes.joint_dynamics import joint_dynamics
-from joma.probes.loading import LoadedModel, load_model
-from joma.probes.salience import token_salience
+from joma.probes.reading.loading import LoadedModel, load_model
+from joma.probes.reading.texts import BATCH_TOKENS, TokenBatch, Windows, windows
+from joma.probes.sections.attention import STATISTICS, attention_statistics
+from joma.probes.sections.coherence import representation_coherence
+from joma.probes.sections.joint_dynamics import joint_dynamics
+from joma.probes.sections.salience import token_salience
 from joma.probes.summary import layer_summary
-from joma.probes.texts import BATCH_TOKENS, TokenBatch, Windows, windows
-from joma.probes.weights import probe_weights
+from joma.probes.weights.ranks import probe_weights
 from joma.progress import Progress
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ def probe(
     The model itself is not changed, and its outputs are those it has without being probed.
 
     Args:
-        model: see :func:`joma.probes.loading.load_model`.
-        tokenizer: see :func:`joma.probes.loading.load_model`.
-        revision: see :func:`joma.probes.loading.load_model`.
-        device: see :func:`joma.probes.loading.load_model`.
-        dtype: see :func:`joma.probes.loading.load_model`.
-        text: see :func:`joma.probes.texts.windows`. A string is the text itself; a file is given as a
+        model: see :func:`joma.probes.reading.loading.load_model`.
+        tokenizer: see :func:`joma.probes.reading.loading.load_model`.
+        revision: see :func:`joma.probes.reading.loading.load_model`.
+        device: see :func:`joma.probes.reading.loading.load_model`.
+        dtype: see :func:`joma.probes.reading.loading.load_model`.
+        text: see :func:`joma.probes.reading.texts.windows`. A string is the text itself; a file is given as a
             :class:`~pathlib.Path`.
         column: see there.
         length: see there.

@@ -21,7 +21,7 @@ _MOST_CHARACTERS = 100
 
 
 def draw_neurons(tables: Mapping[str, pandas.DataFrame]) -> Figure:
-    """From the tables of :mod:`joma.probes.neuron_probe`; those named ``untrained_...`` are drawn beside."""
+    """From the tables of :mod:`joma.probes.neurons.probe`; those named ``untrained_...`` are drawn beside."""
     from matplotlib.figure import Figure as MatplotlibFigure
 
     shown = neurons_of(tables)[:_NEURONS]

@@ -58,7 +58,7 @@ class Neuron:
 
 
 def neurons_of(tables: Mapping[str, pandas.DataFrame]) -> list[Neuron]:
-    """The neurons whose contexts the tables of :mod:`joma.probes.neuron_probe` hold; none without them."""
+    """The neurons whose contexts the tables of :mod:`joma.probes.neurons.probe` hold; none without them."""
     if any(name not in tables for name in TABLES):
         return []
     keys = ["layer", "stack", "neuron"]

@@ -11,16 +11,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joma.claim import VERDICTS, Claim
 from joma.errors import InputError
 from joma.files import write_text
-from joma.reporting.claims import VERDICTS, Claim
 from joma.reporting.neurons_page import Neuron, neurons_of
 from joma.reporting.terminal import by_group, tally
 
 if TYPE_CHECKING:
     import pandas
 
-    from joma.runs import Run
+    from joma.runs.directory import Run
 
 ROWS_SHOWN = 30
 

@@ -7,7 +7,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
-from joma.reporting.claims import VERDICTS, Claim
+from joma.claim import VERDICTS, Claim
 
 
 def number(value: float | None) -> str:

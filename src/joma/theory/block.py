@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from joma.arguments import NotFiniteError, finite, numbers, whole
 from joma.errors import InputError
-from joma.theory._arguments import NotFiniteError, finite, numbers, whole
-from joma.theory._shapes import arrays
+from joma.shapes import arrays
 from joma.theory.activation import LINEAR, Activation
 from joma.theory.attention import SOFTMAX, Array, Attention
 

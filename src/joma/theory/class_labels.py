@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from joma.arguments import Array, finite, numbers, whole
 from joma.errors import InputError
-from joma.theory._arguments import Array, finite, numbers, whole
 
 
 def root_bias(class_probabilities: ArrayLike, zero_given_class: ArrayLike) -> float:

@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincc, betainccinv
 
+from joma.arguments import finite, number, numbers, whole
 from joma.errors import InputError
-from joma.theory._arguments import finite, number, numbers, whole
 from joma.theory.attention import Array, Attention
 from joma.theory.invariants import logit_coefficient
 

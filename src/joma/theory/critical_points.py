@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
+from joma.arguments import finite, number, positive, whole
 from joma.errors import InputError
-from joma.theory._arguments import finite, number, positive, whole
 from joma.theory.isotropic import RELU, HomogeneousGate, theta_derivatives
 from joma.theory.isotropic_laws import IsotropicLaw, require_law
 

@@ -26,9 +26,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import quad
 from scipy.special import gammaln
 
+from joma.arguments import finite, number, numbers, positive, whole
 from joma.errors import InputError
-from joma.theory._arguments import finite, number, numbers, positive, whole
-from joma.theory._shapes import arrays, matching
+from joma.shapes import arrays, matching
 
 Array = NDArray[np.float64]
 Derivative = Callable[[Array], Array]

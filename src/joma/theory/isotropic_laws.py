@@ -25,8 +25,8 @@ from scipy import special
 from scipy.integrate import IntegrationWarning, quad
 from scipy.optimize import brentq
 
+from joma.arguments import finite, number, whole
 from joma.errors import InputError
-from joma.theory._arguments import finite, number, whole
 
 Array = NDArray[np.float64]
 

@@ -33,8 +33,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.signal import lfilter
 
+from joma.arguments import finite, number, spread, whole
 from joma.errors import InputError
-from joma.theory._arguments import finite, number, spread, whole
 from joma.theory.attention import Array, Attention
 from joma.theory.invariants import logit_coefficient
 

@@ -31,8 +31,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import dawsn, erf
 
+from joma.arguments import broadcast, finite, number, numbers, positive, within_floats
 from joma.errors import InputError
-from joma.theory._arguments import broadcast, finite, number, numbers, positive, within_floats
 from joma.theory.separable_time import Clock, blocks
 
 Array = NDArray[np.float64]

@@ -20,8 +20,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from joma.arguments import broadcast, numbers, positive, spread, within_floats
 from joma.errors import InputError
-from joma.theory._arguments import broadcast, numbers, positive, spread, within_floats
 from joma.theory.salience import Course
 
 Array = NDArray[np.float64]

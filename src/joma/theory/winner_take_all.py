@@ -31,8 +31,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import erf, erfcx, erfinv, log_ndtr, ndtri_exp
 
+from joma.arguments import finite, number, positive, within_floats
 from joma.errors import InputError
-from joma.theory._arguments import finite, number, positive, within_floats
 from joma.theory.attention import Array
 
 # The square of the winner's weight (in standard form) must be a float.

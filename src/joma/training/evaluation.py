@@ -9,7 +9,7 @@ from torch import Tensor
 
 from joma.data.text import TokenText, validation_windows
 from joma.measures.entropy import entropy_of_probabilities
-from joma.measures.rank import stable_rank
+from joma.measures.ranks.stable_rank import stable_rank
 from joma.models.language_model import LanguageModel
 
 _TOKENS_AT_ONCE = 7000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from joma.claim import Claim, judge, within
 from joma.data.next_token import graded_tokens
 from joma.dynamics.token_flow import strongest_distinct, token_flow
-from joma.reporting.claims import Claim, judge, within
 from joma.theory.scan_snap import fates
 from joma.theory.scan_snap.equations import lumped_multiplicity, unit, velocities
 

@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import wrightomega
 
+from joma.arguments import finite, numbers, positive, whole
 from joma.errors import InputError
-from joma.theory._arguments import finite, numbers, positive, whole
-from joma.theory._shapes import arrays
+from joma.shapes import arrays
 
 Floats = NDArray[np.float64]
 

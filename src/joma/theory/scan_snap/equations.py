@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import entr, logsumexp
 
+from joma.arguments import NotFiniteError, finite, numbers, whole
 from joma.errors import InputError
-from joma.theory._arguments import NotFiniteError, finite, numbers, whole
-from joma.theory._shapes import arrays, matching
+from joma.shapes import arrays, matching
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

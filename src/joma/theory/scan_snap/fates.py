@@ -25,9 +25,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from joma.arguments import finite, numbers
 from joma.errors import InputError
-from joma.theory._arguments import finite, numbers
-from joma.theory._shapes import arrays
+from joma.shapes import arrays
 
 Floats = NDArray[np.float64]
 

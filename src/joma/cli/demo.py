@@ -1,0 +1,49 @@
+"""The tour: the theory checked, a few experiments run, a report to look at, in minutes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from joma.experiments import catalog
+from joma.progress import Progress
+from joma.reporting.page import write_report
+from joma.runs.directory import Run, run_experiment, write_claims
+
+TOUR = ("fig4", "fig2", "snap_phases", "theorem5", "latent_depth", "fig6")
+"""One or two of each family, quick ones, so that the tour stays within minutes; fig6 is the main job."""
+
+
+def run_demo(directory: Path, *, overwrite: bool = False, quiet: bool = False) -> Path:
+    """Run the tour into a directory and write ``report.html`` there; returns the page's path.
+
+    A tour that was cut short continues where it stopped.
+    """
+    from joma.checks.catalog import run_checks
+
+    def say(text: str) -> None:
+        if not quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    say("theory: every theorem, lemma and erratum, computed afresh (about 15 s)")
+    checked = write_claims(
+        directory / "check",
+        name="check",
+        title="every theorem, lemma and erratum of the papers, computed afresh",
+        compute=lambda: run_checks(progress=Progress(quiet=quiet)),
+        overwrite=overwrite,
+    )
+    runs: list[Run] = []
+    for name in TOUR:
+        experiment = catalog.find(name)
+        say(f"{name}: {experiment.title} ({experiment.cost['quick']})")
+        runs.append(
+            run_experiment(
+                experiment.from_preset("quick"),
+                directory / name,
+                preset="quick",
+                overwrite=overwrite,
+                quiet=quiet,
+            )
+        )
+    return write_report([*reversed(runs), checked], directory / "report.html")

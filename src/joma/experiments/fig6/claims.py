@@ -1,0 +1,194 @@
+"""What JoMA Fig. 6 and its text say, each judged from the tables of :mod:`joma.experiments.fig6`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from joma.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas
+
+    from joma.claim import Claim
+
+LEAST_DIP = 0.5
+LEAST_REBOUND = 0.2
+SIGNIFICANT = 0.05
+
+
+def falls(entropy: pandas.DataFrame) -> Claim:
+    from joma.claim import judge
+
+    worst = entropy.loc[entropy["depth_of_dip"].idxmin()]
+    return judge(
+        bool(worst["depth_of_dip"] >= LEAST_DIP and entropy["dip_probability"].max() < SIGNIFICANT),
+        id="fig6.falls",
+        source="JoMA Fig. 6, Sec. 4",
+        statement="the top layer's attention entropy falls first: attention becomes sparse",
+        expected=f"a dip of at least {LEAST_DIP} nats in every run, p < {SIGNIFICANT}",
+        measured=worst["depth_of_dip"],
+        tolerance=LEAST_DIP,
+        null=entropy["dip_null"].max(),
+        null_description="depth that 1 in 20 flat curves with the same noise exceeds",
+        evidence=f"smallest of {len(entropy)} runs, at step {worst['dip_step']:g}; "
+        f"largest p {entropy['dip_probability'].max():.2g}",
+    )
+
+
+def rises(entropy: pandas.DataFrame) -> Claim:
+    from joma.claim import judge
+
+    worst = entropy.loc[entropy["rebound"].idxmin()]
+    return judge(
+        bool(worst["rebound"] >= LEAST_REBOUND and entropy["rebound_probability"].max() < SIGNIFICANT),
+        id="fig6.rebound",
+        source="JoMA Fig. 6, Sec. 4",
+        statement="after the dip the top layer's attention entropy rises again: attention becomes dense",
+        expected=f"a rebound of at least {LEAST_REBOUND} nats over the smoothed dip in every run, "
+        f"p < {SIGNIFICANT}",
+        measured=worst["rebound"],
+        tolerance=LEAST_REBOUND,
+        null=entropy["rebound_null"].max(),
+        null_description="rebound that 1 in 20 flat curves with the same noise exceeds",
+        evidence=f"smallest of {len(entropy)} runs; largest p {entropy['rebound_probability'].max():.2g}",
+    )
+
+
+def early_transient(entropy: pandas.DataFrame, learning_rate: float) -> Claim:
+    from joma.claim import judge
+
+    seen = entropy["transient_step"].notna()
+    smallest = (
+        entropy.loc[seen, ["transient_depth", "transient_rebound"]].min(axis=1).min() if seen.any() else 0.0
+    )
+    when = entropy.loc[seen, "transient_step"]
+    where = (
+        f"at learning rate x step {learning_rate * when.min():.2g} to {learning_rate * when.max():.2g}"
+        if seen.any()
+        else "none"
+    )
+    return judge(
+        bool(seen.all()),
+        id="fig6.early",
+        source="authors' recorded curves at learning rate 1e-6 (not in the paper)",
+        statement="a smaller dip that recovers comes before the main dip "
+        "(hidden when one samples every 1000 steps)",
+        expected="in every run, a dip and recovery above three standard deviations of the noise",
+        measured=float(smallest),
+        tolerance=None,
+        null=float(3 * entropy["noise_of_all"].max()),
+        null_description="three standard deviations of the noise",
+        evidence=f"{int(seen.sum())} of {len(entropy)} runs, {where}; "
+        "measured is the smaller of dip and recovery, in nats",
+    )
+
+
+def bottom_bounces_less(bounces: pandas.DataFrame) -> Claim:
+    from joma.claim import judge, not_tested
+
+    facts: dict[str, Any] = {
+        "id": "fig6.bottom",
+        "source": "JoMA Fig. 6",
+        "statement": "in deep models the bottom layer's entropy rebounds less than the top layer's",
+    }
+    deep = bounces[(bounces["metric"] == "attention_entropy") & (bounces["depth"] > 1)]
+    if deep.empty:
+        return not_tested(**facts, reason="no model with more than one layer was trained (setting layers)")
+    bottom = deep[deep["layer"] == 0].set_index("run")
+    top = deep[deep["layer"] == deep["depth"] - 1].set_index("run")
+    gain = top["rebound"] - bottom["rebound"]
+    return judge(
+        bool(gain.min() > 0 and gain.mean() > deep["rebound_null"].max()),
+        **facts,
+        expected="rebound of top minus bottom layer positive in every run, its mean above the null",
+        measured=float(gain.mean()),
+        null=float(deep["rebound_null"].max()),
+        null_description="rebound that 1 in 20 flat curves with the same noise exceeds",
+        evidence=f"mean of {len(gain)} runs in nats; smallest {gain.min():.3f}",
+    )
+
+
+def rank_follows(rank: pandas.DataFrame, entropy: pandas.DataFrame) -> list[Claim]:
+    from joma.claim import judge
+
+    fall, rise = rank["depth_of_dip"] / rank["start"], rank["rebound"] / rank["start"]
+    source = "JoMA Sec. 4 (rank of the lower MLP layer)"
+    significant = f"p < {SIGNIFICANT}"
+    return [
+        judge(
+            bool(fall.min() > 0.1 and rank["dip_probability"].max() < SIGNIFICANT),
+            id="fig6.rank_falls",
+            source=source,
+            statement="the stable rank of the top lower MLP layer falls as attention becomes sparse",
+            expected=f"a fall of more than a tenth of its start in every run, {significant}",
+            measured=float(fall.min()),
+            tolerance=0.1,
+            null=float((rank["dip_null"] / rank["start"]).max()),
+            null_description="share that 1 in 20 flat curves with the same noise exceeds",
+            evidence=f"smallest share of {len(rank)} runs; "
+            f"from {rank['start'].mean():.1f} to {rank['dip_value'].mean():.1f}",
+        ),
+        judge(
+            bool(rise.min() > 0.02 and rank["rebound_probability"].max() < SIGNIFICANT),
+            id="fig6.rank_rebounds",
+            source=source,
+            statement="the stable rank of the top lower MLP layer rises again, as the entropy does",
+            expected=f"a rise of more than a fiftieth of its start after its dip in every run, {significant}",
+            measured=float(rise.min()),
+            tolerance=0.02,
+            null=float((rank["rebound_null"] / rank["start"]).max()),
+            null_description="share that 1 in 20 flat curves with the same noise exceeds",
+            evidence=f"rank dips at step {rank['dip_step'].min():g} to {rank['dip_step'].max():g}, "
+            f"entropy at {entropy['dip_step'].min():g} to {entropy['dip_step'].max():g}",
+        ),
+    ]
+
+
+def compare_with_authors(
+    curves: pandas.DataFrame, path: str, learning_rate: float, seed: int, facts: dict[str, Any]
+) -> Claim:
+    """Rank correlation over common steps with the authors' curve of the same depth and learning rate."""
+    import numpy as np
+    import pandas as pd
+    from scipy.stats import spearmanr
+
+    from joma.claim import judge, not_tested
+
+    try:
+        theirs = pd.read_csv(path)
+        theirs = theirs[np.isclose(theirs["lr"], learning_rate, rtol=1e-6)]
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(
+            f"fig6: authors_curves = {path!r} cannot be read as their table ({error})."
+        ) from error
+    correlations, nulls = [], []
+    random = np.random.default_rng(seed)
+    entropy = curves[curves["metric"] == "attention_entropy"]
+    for depth, of_depth in entropy.groupby("depth"):
+        reference = theirs[theirs["layers"] == depth]
+        if reference.empty:
+            continue
+        reference = reference.groupby("minibatch")[f"entropy_layer{depth - 1}"].mean()
+        ours = of_depth[of_depth["layer"] == depth - 1].groupby("step")["value"].mean()
+        steps = reference.index[reference.index <= ours.index.max()]
+        if len(steps) < 8:
+            continue
+        pair = np.interp(steps, ours.index, ours.to_numpy()), reference.loc[steps].to_numpy()
+        correlations.append(spearmanr(*pair).statistic)
+        shuffled = [spearmanr(random.permutation(pair[0]), pair[1]).statistic for _ in range(500)]
+        nulls.append(np.quantile(shuffled, 0.95))
+    if not correlations:
+        return not_tested(
+            **facts,
+            reason=f"no curve of theirs has these depths, learning rate {learning_rate:g} and 8 common steps",
+        )
+    return judge(
+        bool(min(correlations) > max(0.5, *nulls)),
+        **facts,
+        expected="rank correlation over the common steps above 0.5 and above the null, for every depth",
+        measured=float(min(correlations)),
+        tolerance=0.5,
+        null=float(max(nulls)),
+        null_description="correlation that 1 in 20 time-shuffled curves exceeds",
+        evidence=f"smallest of {len(correlations)} depths",
+    )

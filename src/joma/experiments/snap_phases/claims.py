@@ -1,0 +1,272 @@
+"""The claims of :mod:`joma.experiments.snap_phases`, from its tables alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas
+
+    from joma.claim import Claim
+
+PREMISE = 100.0
+"""What eta_Y much larger than eta_Z is taken to mean: at least this ratio."""
+
+
+def judge_all(tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
+    """Theorem 3, the two phases of Theorem 4, its hypothesis, and the remarks on the rates."""
+    phases = tables["phases"].pivot_table(index=["eta_y", "eta_z"], columns="metric", values="value")
+    laws = tables["laws"].pivot_table(
+        index=["next_tokens", "common_weight", "rate_ratio"], columns="metric", values="value"
+    )
+    largest = laws.index.get_level_values("rate_ratio").max()
+    return [
+        *_theorem_3_claims(laws, tables["bounds"]),
+        *_phase_claims(phases),
+        *_rate_claims(phases),
+        *_hypothesis_claims(laws.xs(largest, level="rate_ratio"), phases),
+    ]
+
+
+def _theorem_3_claims(laws: pandas.DataFrame, bounds: pandas.DataFrame) -> list[Claim]:
+    from joma.claim import judge, not_tested, within
+
+    error = laws["theorem 3, error"].groupby("rate_ratio").max()
+    claims = [
+        within(
+            float(error.iloc[-1]),
+            1e-3,
+            id="snap_phases.relative_gain",
+            source="Scan&Snap Thm 3",
+            statement="r_l/l'(t) = r_l/l'(0) chi_l(t) where eta_Y is much larger than eta_Z.",
+            null=float(error.iloc[0]),
+            null_description="eta_Y = eta_Z",
+            evidence="largest relative error over all data sets, tokens and times; eta_Y/eta_Z = "
+            + ", ".join(f"{ratio:g}: {value:.2g}" for ratio, value in error.items()),
+        )
+    ]
+    least = bounds.pivot_table(index=["run", "rate_ratio"], columns="metric", values="value")
+    room = least[["room above the lower bound", "room below the upper bound"]].min(axis=1)
+    for name, source, statement, values in (
+        ("gain_bounds", "Scan&Snap Thm 3", "e^(2 f(0)^2 B) <= chi <= e^(2 B) at every time.", room),
+        (
+            "monotone",
+            "Scan&Snap Thm 2a, Thm 3",
+            "B_n rises at every time, and the distinct tokens with it.",
+            least["smallest step of B"],
+        ),
+    ):
+        ratio = values.index.get_level_values("rate_ratio")
+        held, outside = values[ratio >= PREMISE], values[ratio < PREMISE]
+        label: dict[str, Any] = {"id": f"snap_phases.{name}", "source": source, "statement": statement}
+        if held.empty:
+            reason = f"no random data set drew eta_Y/eta_Z of at least {PREMISE:g}; draw more"
+            claims.append(not_tested(**label, reason=reason))
+            continue
+        claims.append(
+            judge(
+                bool(held.min() >= -1e-7),
+                **label,
+                expected=f"nothing below zero where eta_Y >= {PREMISE:g} eta_Z",
+                measured=float(held.min()),
+                tolerance=1e-7,
+                null=None if outside.empty else float(outside.min()),
+                null_description=f"eta_Y below {PREMISE:g} eta_Z: {int((outside < -1e-7).sum())} of "
+                f"{len(outside)} data sets violate it",
+                evidence=f"{len(held)} random data sets with one common token; the least is given",
+            )
+        )
+    return claims
+
+
+def _phase_claims(phases: pandas.DataFrame) -> list[Claim]:
+    import numpy as np
+
+    from joma.claim import correct, judge, not_tested
+
+    source = "Scan&Snap Thm 4"
+    growth, onset = phases["slowing in ln ln t"], phases["slowing in ln t around the decoder time"]
+    claims = [
+        correct(
+            id="snap_phases.scanning",
+            source=source,
+            printed="When training starts, B_n(t) = O(ln t).",
+            right="B = eta_Y eta_Z t^2 (K-1) f_n(0) . f_n'(0) / (2 K^2 M): it grows as t^2.",
+            printed_error=float(phases["line in ln t, error"].min()),
+            error=float(phases["law t^2, error"].max()),
+            tolerance=0.05,
+            evidence=f"relative errors in {len(phases)} runs, the decade up to 1 % of the decoder's time; "
+            "the law has no free number, a + b ln t has two",
+        ),
+        judge(
+            bool(growth.max() <= 1),
+            id="snap_phases.snapping",
+            source=source,
+            statement="From t_0 = O(2 K ln M/eta_Y) on, B_n(t) = O(ln ln t).",
+            expected="growth per ln ln t not rising over the last two decades, in any run",
+            measured=float(growth.max()),
+            tolerance=1.0,
+            evidence=f"so in {int((growth <= 1).sum())} of {len(growth)} runs; others (small eta_Z/eta_Y) "
+            "still speed up in ln ln t long after t_0",
+        ),
+    ]
+    late = growth[phases["decades since half the gain"] >= 3]
+    label: dict[str, Any] = {
+        "id": "snap_phases.frozen",
+        "source": source,
+        "statement": "Where half the gain lies three decades back, B grows no faster than ln ln t.",
+    }
+    claims.append(
+        not_tested(**label, reason="no run reached half its gain three decades before the end; raise horizon")
+        if late.empty
+        else judge(
+            bool(late.max() <= 1),
+            **label,
+            expected="growth per ln ln t not rising over the last two decades",
+            measured=float(late.max()),
+            tolerance=1.0,
+            null=float(onset.max()),
+            null_description="growth per ln t around the decoder's half-speed time, after over before",
+            evidence=f"{len(late)} runs",
+        )
+    )
+    delay = (phases["peak time"] / phases["decoder time"])[_ratio(phases) >= PREMISE]
+    label = {
+        "id": "snap_phases.snap_time",
+        "source": source,
+        "statement": "Snapping begins at O(2 K ln M/eta_Y).",
+    }
+    claims.append(
+        not_tested(**label, reason=f"no pair of rates with eta_Y at least {PREMISE:g} eta_Z")
+        if delay.empty
+        else judge(
+            bool(np.abs(np.log10(delay)).max() <= 1),
+            **label,
+            expected="B' peaks within a factor of ten of the decoder's half-speed time, (K/eta_Y)(ln M + 1)",
+            measured=float(delay.iloc[np.abs(np.log(delay)).argmax()]),
+            tolerance=10.0,
+            evidence=f"peak over half-speed time {delay.min():.3g} to {delay.max():.3g} in {len(delay)} runs",
+        )
+    )
+    return claims
+
+
+def _ratio(phases: pandas.DataFrame) -> np.ndarray:
+    """eta_Y/eta_Z of each run, a hair up, so that 0.1/0.001 counts as 100."""
+    import numpy as np
+
+    return np.array([y / z * (1 + 1e-9) for y, z in phases.index])
+
+
+def _rate_claims(phases: pandas.DataFrame) -> list[Claim]:
+    """The slides' remarks, between neighbours in one rate with the other fixed."""
+    from itertools import pairwise
+
+    from joma.claim import judge, not_tested
+
+    def steps(metric: str, rate: str, runs: pandas.DataFrame) -> list[float]:
+        """The metric's ratios from each rate to the next above it."""
+        other = "eta_z" if rate == "eta_y" else "eta_y"
+        rows = [group.sort_index(level=rate)[metric].to_list() for _, group in runs.groupby(level=other)]
+        return [b / a for row in rows for a, b in pairwise(row)]
+
+    fast, slow = phases[_ratio(phases) >= PREMISE], phases[_ratio(phases) < PREMISE]
+    early = steps("early gain", "eta_z", phases) + steps("early gain", "eta_y", phases)
+    premise = f"(eta_Y at least {PREMISE:g} eta_Z)"
+    rows: tuple[tuple[str, str, list[float], int, list[float]], ...] = (
+        ("rates_scanning", "While scanning, larger eta_Z or eta_Y makes B larger.", early, 1, []),
+        (
+            "eta_z_snapping",
+            f"Once snapping, larger eta_Z makes B larger {premise}.",
+            steps("gain", "eta_z", fast),
+            1,
+            steps("gain", "eta_z", slow),
+        ),
+        (
+            "eta_y_snapping",
+            f"Once snapping, larger eta_Y makes B smaller {premise}.",
+            steps("gain", "eta_y", fast),
+            -1,
+            steps("gain", "eta_y", slow),
+        ),
+        (
+            "phase_transition",
+            "Larger eta_Z leads to a faster phase transition (earlier peak of B').",
+            steps("peak time", "eta_z", phases),
+            -1,
+            [],
+        ),
+    )
+    claims = []
+    for name, statement, ratios, sign, outside in rows:
+        label = {"id": f"snap_phases.{name}", "source": "Scan&Snap Thm 4, remarks", "statement": statement}
+        if not ratios:
+            claims.append(
+                not_tested(**label, reason="no two such runs that differ in one rate; give more rates")
+            )
+            continue
+        extreme = min if sign > 0 else max
+        claims.append(
+            judge(
+                sign * extreme(ratios) >= sign,
+                **label,
+                expected=f"ratios between neighbours at {'least' if sign > 0 else 'most'} 1",
+                measured=extreme(ratios),
+                tolerance=1.0,
+                null=extreme(outside) if outside else None,
+                null_description=f"eta_Y below {PREMISE:g} eta_Z" if outside else "",
+                evidence=f"{len(ratios)} pairs of runs; the extreme ratio is given",
+            )
+        )
+    return claims
+
+
+def _hypothesis_claims(laws: pandas.DataFrame, phases: pandas.DataFrame) -> list[Claim]:
+    """At the largest eta_Y/eta_Z, where Theorem 1's form is nearest to exact."""
+    import numpy as np
+
+    from joma.claim import correct, judge
+
+    exponents, overlaps = laws["exponent of xi/gamma"], laws["exponent of the overlap"]
+    form = phases["closed form over gain"]
+
+    def listed(values: pandas.Series) -> str:
+        return ", ".join(f"{v:.3g} (K {k}, weight {w:g})" for (k, w), v in values.items())
+
+    return [
+        judge(
+            bool(np.abs(exponents + 4).max() <= 0.4),
+            id="snap_phases.hypothesis",
+            source="Scan&Snap Thm 4, its hypothesis",
+            statement="xi_n = C0^-1 gamma e^(4 z_CT), so that xi/gamma falls as e^(-4 B).",
+            expected="an exponent of -4 within 0.4 for every data set",
+            measured=float(exponents.iloc[np.abs(exponents + 4).argmin()]),
+            tolerance=0.4,
+            evidence="the nearest to -4 is given; fitted after the decoder's half-speed time: "
+            f"{listed(exponents)}; the share of gamma in xi moves too, as the hypothesis does not",
+        ),
+        correct(
+            id="snap_phases.overlap",
+            source="Scan&Snap Thm 4, its hypothesis",
+            printed="The overlap f_n . f_n' that drives attention falls as e^(-4 B).",
+            right="d ln(f_n . f_n')/dB = -2 [kappa (1 - f_CT^2)^2 + sum_l f_l^4]: it depends on the state.",
+            printed_error=float(laws["overlap, error of the hypothesis"].median()),
+            error=float(laws["overlap, error of the law"].max()),
+            tolerance=0.02,
+            evidence="relative errors of the fall of ln(f_n . f_n') (printed: median, right: largest "
+            f"of the data sets); mean exponents {listed(overlaps)}",
+        ),
+        judge(
+            bool(np.abs(np.log(form)).max() <= 0.1),
+            id="snap_phases.closed_form",
+            source="Scan&Snap Thm 4, factor and constant restored",
+            statement="B = 1/4 ln(1 + (2 K eta_Z/(C0 eta_Y)) h^2), C0 from the start of the flow.",
+            expected="closed form over measured gain 1 within 10 % at the end",
+            measured=float(form.iloc[np.abs(np.log(form)).argmax()]),
+            tolerance=0.1,
+            evidence=f"{form.min():.2g} to {form.max():.2g} in {len(form)} runs: h assumes orthonormal f_n, "
+            "but only f_n that overlap drive attention, and then the decoder is slower and xi lasts longer",
+        ),
+    ]

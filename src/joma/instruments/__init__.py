@@ -1,0 +1,1 @@
+"""The commands on real models as jobs: probe, neurons."""

@@ -1,0 +1,1 @@
+"""Attention entropy and its like, exact, without the T x T matrix."""

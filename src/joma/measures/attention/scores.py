@@ -1,0 +1,221 @@
+"""What a softmax is taken of: queries, keys, and all that a model does to their products."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from joma.measures.attention.visible_keys import VisibleKeys, take
+
+
+@dataclass(frozen=True)
+class Scores:
+    """s_ij = softcap(scale * q_i . k_j) + bias_ij over the visible keys j of row i.
+
+    Where no softcap is in the way, ``centred`` moves the keys of each head to mean zero: s_ij changes by
+    a number of the row alone, which no probability knows of, and float32 keeps the digits that matter.
+    """
+
+    query: Tensor
+    """(batch, heads, rows, width)"""
+    key: Tensor
+    """(batch, key heads, keys, width); key head g serves the query heads g n, ..., g n + n - 1."""
+    scale: float
+    visible: VisibleKeys
+    positions: Tensor
+    """(rows,) int64: where each query stands among the keys."""
+    softcap: float | None = None
+    bias: Tensor | None = None
+    """(batch or 1, heads or 1, rows or 1, keys or 1)"""
+    centre: Tensor | None = field(default=None, repr=False)
+    """(batch, key heads, width): what was taken from the keys."""
+    typical: Tensor | None = field(default=None, repr=False)
+    """(batch, key heads): the median distance of the keys from their mean."""
+
+    @property
+    def group(self) -> int:
+        """Query heads per key head."""
+        return self.query.shape[1] // max(self.key.shape[1], 1)
+
+    @property
+    def linear(self) -> bool:
+        """Whether the scores are linear in the keys, so that E[s] = scale q . E[k]."""
+        return self.softcap is None and self.bias is None
+
+    def grouped(self, heads: Tensor) -> Tensor:
+        """(batch, heads, ...) -> (batch, key heads, group, ...), a view."""
+        return torch.unflatten(heads, 1, (self.key.shape[1], self.group))
+
+    def take(self, sample: slice, heads: slice, rows: Tensor | slice) -> Scores:
+        """The rows of some samples and heads; the heads are whole groups or lie within one."""
+        group = self.group
+        key_heads = slice(heads.start // group, (heads.stop - 1) // group + 1)
+        bias = None if self.bias is None else take(self.bias, sample, heads, rows)
+        return replace(
+            self,
+            query=self.query[sample, heads][:, :, rows],
+            key=self.key[sample, key_heads],
+            visible=self.visible.take(sample, heads, rows),
+            positions=self.positions[rows],
+            bias=bias,
+            centre=None if self.centre is None else self.centre[sample, key_heads],
+            typical=None if self.typical is None else self.typical[sample, key_heads],
+        )
+
+    def centred(self, dtype: torch.dtype) -> Scores:
+        """In ``dtype``, keys without their mean over those in use where that changes no probability."""
+        key = self.key.to(dtype)
+        place = torch.arange(key.shape[2], device=key.device)
+        begin, end = self.visible.begin[:, None], self.visible.end[:, None]
+        used = ((place >= begin) & (place < end)).to(dtype)[:, None]
+        centre = _mean(key, used)
+        length = torch.linalg.vector_norm(key - centre[:, :, None], dim=-1)
+        # A sink's key may be a hundred times longer than the others; they are what must be centred.
+        length = length.masked_fill(used == 0, torch.nan)
+        typical = length.nanmedian(-1).values
+        if self.softcap is None:
+            centre = _mean(key, used * (length <= OUTLYING * typical[..., None]))
+            key = key - centre[:, :, None]
+        bias = None if self.bias is None else self.bias.to(dtype)
+        return replace(
+            self,
+            query=self.query.to(dtype),
+            key=key,
+            bias=bias,
+            centre=None if self.softcap else centre,
+            typical=typical,
+        )
+
+    def offset(self) -> Tensor | float:
+        """scale q . centre: what centring took from every score of a row; (batch, heads, rows) or 0."""
+        if self.centre is None:
+            return 0.0
+        products = torch.matmul(self.grouped(self.query), self.centre[:, :, None, :, None])
+        return products.squeeze(-1).flatten(1, 2) * self.scale
+
+    def at(self, keys: Tensor) -> Tensor:
+        """The (centred) score of one key per row; ``keys`` (batch or 1, rows), -inf where not seen."""
+        batch, _, rows, width = self.query.shape
+        index = keys.clamp(0, self.key.shape[2] - 1).expand(batch, rows)
+        chosen = self.key.gather(2, index[:, None, :, None].expand(-1, self.key.shape[1], -1, width))
+        scores = (self.grouped(self.query) * chosen[:, :, None]).sum(-1).flatten(1, 2) * self.scale
+        if self.softcap is not None:
+            scores = torch.tanh(scores / self.softcap) * self.softcap
+        if self.bias is not None:
+            bias = self.bias.expand(batch, -1, rows, self.key.shape[2])
+            scores = scores + bias.gather(
+                -1, index[:, None, :, None].expand(-1, bias.shape[1], -1, 1)
+            ).squeeze(-1)
+        return scores.masked_fill(~self.visible.sees(keys), -torch.inf)
+
+
+def _mean(key: Tensor, weight: Tensor) -> Tensor:
+    """Weighted mean over the keys; 0 where there is no weight, in a sample of nothing but padding."""
+    total = weight.sum(-1, keepdim=True).clamp_min(1.0)
+    return torch.matmul((weight / total).expand(*key.shape[:3])[:, :, None], key).squeeze(2)
+
+
+@dataclass
+class Moments:
+    """Sums over the keys of each row, (batch, heads, rows) each; rows that see nothing hold anything."""
+
+    log_normaliser: Tensor
+    """log sum_j exp s_j of the centred scores."""
+    entropy: Tensor
+    error: Tensor
+    """Estimate of the entropy's rounding error, in nats."""
+    powers: dict[float, Tensor] = field(default_factory=dict)
+    """a -> log sum_j exp(a s_j)"""
+    mean_key: Tensor | None = None
+    """E[j - position]"""
+    key_spread: Tensor | None = None
+    """Standard deviation of j."""
+    largest: Tensor | None = None
+    """max_j s_j of the centred scores."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which moments beyond the entropy a call needs."""
+
+    powers: tuple[float, ...] = ()
+    mean_key: bool = False
+    key_spread: bool = False
+    largest: bool = False
+
+    @property
+    def nonlinear(self) -> bool:
+        """Whether something is wanted that is no linear function of the probabilities."""
+        return self.key_spread or self.largest
+
+
+def empty_moments(scores: Scores, wanted: Wanted) -> Moments:
+    """Room for the results."""
+
+    def room() -> Tensor:
+        return scores.query.new_full(scores.query.shape[:-1], torch.nan)
+
+    return Moments(
+        log_normaliser=room(),
+        entropy=room(),
+        error=room(),
+        powers={power: room() for power in wanted.powers},
+        mean_key=room() if wanted.mean_key else None,
+        key_spread=room() if wanted.key_spread else None,
+        largest=room() if wanted.largest else None,
+    )
+
+
+def moments_of_sums(
+    scores: Scores, wanted: Wanted, sums: dict[str | float, Tensor], length: Tensor
+) -> Moments:
+    """Moments in nats from sums over the keys of each row, whose scores x are in units of log 2.
+
+    Args:
+        scores: what the sums are of.
+        wanted: of which everything must be among the sums.
+        sums: (batch, heads, rows) each: "top" t = max x, "total" sum 2^(x - t), "mean" sum 2^(x - t) (x - t),
+            "square" sum 2^(x - t) |k|^2; a -> sum 2^(a (x - t)); "place" and "away", sums of 2^(x - t) times
+            the distance from the row's position and times its square about the mean.
+        length: (batch, heads, rows) the queries', in the units of x.
+    """
+    top, total = sums["top"], sums["total"]
+    mean, log_total = sums["mean"] / total, total.log2()
+    entropy = (log_total - mean) / BITS
+    # What rounding changes in the scores of the keys that matter ...
+    size = (top + mean).abs() + length * (sums["square"] / total).sqrt()
+    if scores.linear:
+        # ... moves H by sum p (log p + H) ds, at most 2 H of the largest change: little in a row that one
+        # key, however long, has to itself.
+        longest = torch.linalg.vector_norm(scores.key, dim=-1).amax(-1).repeat_interleave(scores.group, 1)
+        size = torch.minimum(size, 4 * entropy.abs() * length * longest[..., None])
+    # A sum beside one large term loses what is below half a unit of it: of some tens of terms where that
+    # term is, and once for every further tile of keys.
+    size += 8 + scores.key.shape[2] / 2048 + log_total.abs() + mean.abs()
+    if scores.softcap is not None:
+        size += scores.softcap * BITS
+    if scores.bias is not None:
+        size += top.abs()
+    return Moments(
+        log_normaliser=(top + log_total) / BITS,
+        entropy=entropy,
+        error=size * (ROUNDING * torch.finfo(total.dtype).eps / BITS),
+        powers={a: (sums[a].log2() + a * top) / BITS for a in wanted.powers},
+        mean_key=sums["place"] / total if "place" in sums else None,
+        key_spread=(sums["away"] / total).sqrt() if "away" in sums else None,
+        largest=top / BITS if wanted.largest else None,
+    )
+
+
+BITS = 1 / math.log(2)
+"""Units of log 2 in a nat: the exponential of base 2 takes half the time of the natural one."""
+
+OUTLYING = 4.0
+"""Keys farther from the mean than so many times the median distance do not count for the centre."""
+
+ROUNDING = 4 * 1.36
+"""Error estimate in units of epsilon times the size of what is subtracted: four times the
+largest factor seen over logits of standard deviation 0.01 to 1000, widths 1 to 256, 1 to 4096 keys."""

@@ -1,0 +1,1 @@
+"""What a model family is: the names and layout of its matrices, and its anatomy."""

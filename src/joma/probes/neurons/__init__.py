@@ -1,0 +1,1 @@
+"""Pattern superposition: which neurons answer to unrelated contexts."""

@@ -1,0 +1,108 @@
+"""A model lent to a measurement: in evaluation mode meanwhile, and afterwards exactly as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from joma.errors import InputError
+from joma.probes.families.anatomy import Block, find_blocks
+from joma.probes.reading.texts import TokenBatch
+
+
+@contextmanager
+def untouched(model: nn.Module, *, differentiable: bool = False) -> Iterator[None]:
+    """Evaluation mode without gradients; or, if ``differentiable``, with those of activations alone.
+
+    No parameter's ``.grad`` comes or goes. Training flags, module by module, and ``requires_grad``,
+    parameter by parameter, are put back, also after an exception.
+    """
+    training = [(module, module.training) for module in model.modules()]
+    wanting = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        model.eval()
+        if differentiable:
+            # Whatever a caller set: gradients flow through activations, and none is kept for a parameter.
+            for parameter in wanting:
+                parameter.requires_grad_(False)
+            with torch.inference_mode(False), torch.enable_grad():
+                yield
+        else:
+            with torch.no_grad():
+                yield
+    finally:
+        for parameter in wanting:
+            parameter.requires_grad_(True)
+        for module, flag in training:
+            module.training = flag
+
+
+def chosen_blocks(model: nn.Module, layers: Iterable[int] | None, where: str) -> list[Block]:
+    """The blocks of these layers (in every stack that has them), all if None.
+
+    Raises:
+        InputError: no block known by its name, a layer that is not there.
+    """
+    blocks = find_blocks(model)
+    if layers is None:
+        return blocks
+    wanted = set(layers)
+    missing = sorted(wanted - {block.layer for block in blocks})
+    if missing or not wanted:
+        raise InputError(
+            f"{where}: the model has no layer {missing[0] if missing else '(empty list)'}; its layers are "
+            f"{min(b.layer for b in blocks)} to {max(b.layer for b in blocks)}."
+        )
+    return [block for block in blocks if block.layer in wanted]
+
+
+def input_embeddings(model: nn.Module) -> nn.Module | None:
+    """What turns tokens into vectors: as a model of transformers says, or the only embedding there is."""
+    getter = getattr(model, "get_input_embeddings", None)
+    if callable(getter):
+        found = getter()
+        return found if isinstance(found, nn.Module) else None
+    embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    return embeddings[0] if len(embeddings) == 1 else None
+
+
+def checked_batches(
+    batches: Iterable[tuple[Tensor, Tensor]], model: nn.Module, where: str
+) -> list[TokenBatch]:
+    """The batches as a list, on the CPU. They hold token ids only, 9 bytes a token.
+
+    Raises:
+        InputError: no batch, or none with a token; tokens that are not (batch, length) int64, a mask of
+            another shape or type; a token outside the model's vocabulary (and where).
+    """
+    kept = []
+    vocabulary = getattr(input_embeddings(model), "num_embeddings", None)
+    for number, (tokens, mask) in enumerate(batches):
+        if tokens.ndim != 2 or tokens.dtype != torch.int64:
+            raise InputError(
+                f"{where}: batch {number} has tokens of shape {tuple(tokens.shape)} and type {tokens.dtype}; "
+                "give (batch, length) of int64."
+            )
+        if mask.shape != tokens.shape or mask.dtype != torch.bool:
+            raise InputError(
+                f"{where}: batch {number} has a mask of shape {tuple(mask.shape)} and type {mask.dtype}; "
+                f"give bool of the tokens' shape {tuple(tokens.shape)}, False where there is padding."
+            )
+        tokens, mask = tokens.cpu(), mask.cpu()
+        outside = tokens < 0 if vocabulary is None else (tokens < 0) | (tokens >= vocabulary)
+        if bool(outside.any()):
+            row, column = outside.nonzero()[0].tolist()
+            raise InputError(
+                f"{where}: token {int(tokens[row, column])} in batch {number} (row {row}, position {column}) "
+                f"is outside the model's vocabulary of {vocabulary or 'non-negative numbers'}; use the "
+                "model's own tokenizer."
+            )
+        kept.append(TokenBatch(tokens, mask))
+    if not any(bool(batch.mask.any()) for batch in kept):
+        raise InputError(
+            f"{where}: the text is empty; give at least one batch with a token that is no padding."
+        )
+    return kept

@@ -1,0 +1,1 @@
+"""What a probe measures, one section a module."""

@@ -1,0 +1,210 @@
+"""Attention statistics of a model over a text: per head, and by position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from joma.errors import InputError
+from joma.probes.reading.passes import run_batch
+from joma.probes.reading.texts import TokenBatch
+from joma.probes.watching.measuring import Measured
+from joma.probes.watching.watch import watch
+
+if TYPE_CHECKING:
+    import pandas
+
+STATISTICS = ("entropy", "normalised_entropy", "first_key_mass", "previous_key_mass", "mean_distance")
+"""What is measured by default; all of them come from one pass without the attention matrix."""
+
+_EXACT_POSITIONS = 32
+_BIN_GROWTH = 1.08
+
+
+@dataclass
+class _Sums:
+    """Of one statistic of one attention: sums over rows, by head and position; and per batch, by head."""
+
+    unit: str
+    value: NDArray[np.float64]
+    error: NDArray[np.float64]
+    count: NDArray[np.float64]
+    batches: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = field(default_factory=list)
+    """(sum, rows) of each batch, both (heads,)"""
+    sampling: NDArray[np.float64] | None = None
+
+    def add(self, measured: Measured) -> None:
+        values = measured.values.detach().cpu().double().numpy()
+        counts = measured.counts.detach().cpu().double().numpy()
+        rows = measured.rows.cpu().numpy()
+        last = int(rows.max()) + 1
+        if last > self.value.shape[1]:
+            grow = ((0, 0), (0, last - self.value.shape[1]))
+            self.value, self.error, self.count = (
+                np.pad(array, grow) for array in (self.value, self.error, self.count)
+            )
+        sums = np.where(counts > 0, values * counts, 0.0)
+        self.value[:, rows] += sums
+        errors = measured.errors.detach().cpu().double().numpy()
+        self.error[:, rows] += np.where(counts > 0, errors * counts, 0.0)
+        self.count[:, rows] += counts
+        self.batches.append((sums.sum(1), counts.sum(1)))
+
+
+@torch.no_grad()
+def attention_statistics(
+    model: nn.Module,
+    batches: Iterable[TokenBatch],
+    *,
+    statistics: Sequence[str] = STATISTICS,
+    layers: Sequence[int | str] | None = None,
+    heads: Sequence[int] | None = None,
+    rows: float | None = None,
+    tolerance: float | None = None,
+) -> tuple[pandas.DataFrame, pandas.DataFrame, pandas.DataFrame]:
+    """Run the model over the batches and measure every attention on the way.
+
+    Memory does not grow with the number of batches.
+
+    Args:
+        model: any module that :func:`joma.watch` can watch.
+        batches: ``(tokens, mask)``, each (batch, length).
+        statistics: names out of :data:`joma.measures.attention.statistics.STATISTICS`.
+        layers: see :func:`joma.watch`.
+        rows: see :func:`joma.watch`.
+        tolerance: see :func:`joma.watch`.
+        heads: numbers of the heads to report; all by default.
+
+    Returns:
+        Three tables. Per head: ``layer, module, call, head, metric, value, unit, error_bound,
+        standard_error, count, dtype``, means over all rows that are no padding, the standard error that of
+        the mean over batches (NaN for fewer than two). By position: the same with ``position`` and
+        ``position_end`` (rows of a bin of neighbouring positions, the end excluded), without it.
+        Coverage: see :meth:`joma.probes.watching.watch.Watch.coverage`.
+
+    Raises:
+        InputError: an attention that was asked for could not be measured (and why), or none was seen; a
+            head that does not exist.
+    """
+    import pandas
+
+    sums: dict[tuple[int, str, int, str, str], _Sums] = {}
+    coverage: pandas.DataFrame | None = None
+    for batch in batches:
+        seen = watch(
+            model, layers=layers, statistics=statistics, reduce="position", rows=rows, tolerance=tolerance
+        )
+        with seen:
+            run_batch(model, batch)
+        for layer, record, measured in seen.measured():
+            key = (layer, record.module, record.call, measured.name, record.dtype)
+            empty = np.zeros((measured.values.shape[0], 0))
+            entry = sums.setdefault(key, _Sums(measured.unit, empty, empty, empty))
+            entry.add(measured)
+        now = seen.coverage()
+        if coverage is not None:
+            now["calls"] += now["module"].map(coverage.set_index("module")["calls"]).fillna(0).astype(int)
+        coverage = now
+    if coverage is None:
+        raise InputError("there is no batch of text to run the model on; give a text with words in it.")
+    per_head, by_position = [], []
+    for (layer, module, call, metric, dtype), entry in sums.items():
+        chosen = _chosen_heads(heads, entry.value.shape[0], module)
+        identity = {"layer": layer, "module": module, "call": call, "metric": metric}
+        last = {"unit": entry.unit, "dtype": dtype}
+        per_head.append(_per_head(entry, chosen, identity, last))
+        by_position.append(_by_position(entry, chosen, identity, last))
+    order = ["layer", "module", "call", "head"]
+    per_head_table = pandas.concat(per_head, ignore_index=True)
+    position_table = pandas.concat(by_position, ignore_index=True)
+    places = ["position", "position_end"]
+    values = ["metric", "value", "unit", "error_bound"]
+    return (
+        per_head_table[[*order, *values, "standard_error", "count", "dtype"]],
+        position_table[[*order, *places, *values, "count", "dtype"]],
+        coverage,
+    )
+
+
+def _chosen_heads(heads: Sequence[int] | None, there: int, module: str) -> NDArray[np.int64]:
+    if heads is None:
+        return np.arange(there)
+    for head in heads:
+        if not 0 <= head < there:
+            raise InputError(f"there is no head {head} in {module}; its heads are 0 to {there - 1}.")
+    return np.asarray(sorted(set(heads)), dtype=np.int64)
+
+
+def _mean(total: NDArray[np.float64], count: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+
+
+def _per_head(
+    entry: _Sums, heads: NDArray[np.int64], identity: dict[str, Any], last: dict[str, Any]
+) -> pandas.DataFrame:
+    import pandas
+
+    count = entry.count.sum(1)
+    mean = _mean(entry.value.sum(1), count)
+    columns = {
+        "head": heads,
+        "value": mean[heads],
+        "error_bound": _mean(entry.error.sum(1), count)[heads],
+        "standard_error": _standard_error(entry, mean, count)[heads],
+        "count": count[heads].astype(np.int64),
+    }
+    return pandas.DataFrame({**identity, **columns, **last})
+
+
+def _standard_error(
+    entry: _Sums, mean: NDArray[np.float64], count: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Of the ratio (sum over rows) / (rows), batches taken as independent draws."""
+    if len(entry.batches) < 2:
+        return np.full_like(mean, np.nan)
+    number = len(entry.batches)
+    residuals = np.stack([total - mean * rows for total, rows in entry.batches])
+    spread = np.sqrt(np.square(residuals).sum(0) * number / (number - 1))
+    return _mean(spread, count)
+
+
+def _by_position(
+    entry: _Sums, heads: NDArray[np.int64], identity: dict[str, Any], last: dict[str, Any]
+) -> pandas.DataFrame:
+    import pandas
+
+    edges = position_bins(entry.value.shape[1])
+    totals, errors, counts = (
+        np.add.reduceat(array[heads], edges[:-1], axis=1) for array in (entry.value, entry.error, entry.count)
+    )
+    number = len(edges) - 1
+    table = pandas.DataFrame(
+        {
+            **identity,
+            "head": np.repeat(heads, number),
+            "position": np.tile(edges[:-1], len(heads)),
+            "position_end": np.tile(edges[1:], len(heads)),
+            "value": _mean(totals, counts).ravel(),
+            "error_bound": _mean(errors, counts).ravel(),
+            "count": counts.ravel().astype(np.int64),
+            **last,
+        }
+    )
+    return table[table["count"] > 0]
+
+
+def position_bins(length: int) -> NDArray[np.int64]:
+    """Edges of bins of positions: single ones first, then wider and wider; the last is ``length``."""
+    edges = list(range(min(_EXACT_POSITIONS, length)))
+    edge = float(_EXACT_POSITIONS)
+    while edge < length:
+        if edges[-1] < round(edge) < length:
+            edges.append(round(edge))
+        edge = max(edge + 1, edge * _BIN_GROWTH)
+    return np.asarray([*edges, length], dtype=np.int64)

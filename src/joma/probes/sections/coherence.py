@@ -1,0 +1,343 @@
+"""How nearly orthogonal the token representations of a real model are, within its layers and between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from joma.errors import InputError
+from joma.measures.coherence import (
+    BINS,
+    Cosines,
+    aligned_coherence,
+    cross_coherence,
+    embedding_coherence,
+    random_absolute_cosine,
+    random_cosine_quantile,
+    random_largest_cosine,
+)
+from joma.probes.families.anatomy import Block
+from joma.probes.reading.lent import checked_batches, chosen_blocks, input_embeddings, untouched
+from joma.probes.reading.passes import run_batch
+from joma.probes.reading.texts import TokenBatch
+
+if TYPE_CHECKING:
+    import pandas
+
+_QUANTILES = (0.5, 0.95)
+
+
+def representation_coherence(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    *,
+    layers: Iterable[int] | None = None,
+    tokens: int = 256,
+    occurrences: int = 2,
+    skip: int = 1,
+    seed: int = 0,
+) -> pandas.DataFrame:
+    """Cosines between the representations of a text's tokens: the poster's check of orthogonal embeddings.
+
+    Distinct tokens of the text are drawn at random, and occurrences of each. Their hidden states are kept
+    from the input of every block and the output of each stack's last one, in one pass; and rows of
+    the embedding table are drawn from the whole vocabulary. Measured are the cosines within each layer, of
+    each layer with the one before and with the first, and of the same occurrence between all pairs of layers.
+
+    The columns that need a word:
+
+    - ``place``: ``input`` of block number ``layer``, ``output`` of the last block, or ``embedding``, the
+      table (no layer). Within a layer, the other layer and place are the same.
+    - ``pairs``: ``different`` tokens, the ``same_token`` in different places, and, between layers, the
+      ``same_row``: the same occurrence.
+    - ``centred``: whether the mean vector (of the layer) was subtracted first.
+    - ``metric``: ``mean_cosine``, ``mean_absolute_cosine``, ``root_mean_square_cosine``,
+      ``absolute_cosine_quantile_0.5`` and ``_0.95``, ``largest_absolute_cosine`` (within a layer: mutual
+      coherence).
+    - ``standard_error``: jackknife over tokens (of the means); ``error_bound``: of the computation.
+    - ``random``: what independent random directions of this width have: the expectation, the quantile,
+      or the median of the largest among so many pairs.
+    - ``count``: the number of pairs.
+
+    Args:
+        model: any transformer whose blocks :func:`joma.probes.families.anatomy.find_blocks` finds.
+        batches: of tokens (batch, length) int64, and mask (batch, length) bool, False for padding.
+        layers: numbers of the blocks whose inputs are taken; by default all, and the last one's output.
+        tokens: distinct tokens, at most; as many rows of the embedding table.
+        occurrences: of each token, at most.
+        skip: positions at the beginning of each sequence to leave out. Many models keep a state of huge
+            norm in the first one, a sink for attention, whatever its token.
+        seed: of the draws.
+
+    Returns:
+        One row per measurement: ``stack, layer, place, other_layer, other_place, pairs, centred, metric,
+        value, unit, standard_error, error_bound, random, width, count``.
+
+    Memory: ``8 width tokens occurrences`` bytes per layer, and some 50 bytes for each pair of vectors.
+
+    Raises:
+        InputError: see :func:`joma.probes.reading.lent.checked_batches` and ``chosen_blocks``; fewer than
+            three distinct tokens; hidden states that are not finite (and where).
+    """
+    where = "representation_coherence"
+    for name, value, least in (("tokens", tokens, 3), ("occurrences", occurrences, 1), ("skip", skip, 0)):
+        if value < least:
+            raise InputError(f"{where}: {name} = {value}; give at least {least}.")
+    blocks = chosen_blocks(model, layers, where)
+    kept = checked_batches(batches, model, where)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = _draw(kept, tokens, occurrences, skip, generator)
+    states = _States(model, blocks, drawn, outputs=layers is None)
+    with untouched(model):
+        for number, batch in enumerate(kept):
+            states.see(batch, number)
+    rows: list[dict[str, Any]] = []
+    table = _embedding_table(model, tokens, generator)
+    if table is not None:
+        rows += _within(_Layer("", None, "embedding"), table, None)
+    held = states.of_layers()
+    for layer, vectors in held:
+        _check_finite(vectors, layer)
+        rows += _within(layer, vectors, drawn.tokens)
+    for stack in dict.fromkeys(layer.stack for layer, _ in held):
+        rows += _between([(layer, v) for layer, v in held if layer.stack == stack], drawn.tokens)
+    import pandas as pd
+
+    return pd.DataFrame(rows).astype({"layer": "Int64", "other_layer": "Int64"})
+
+
+@dataclass(frozen=True)
+class _Layer:
+    stack: str
+    layer: int | None
+    place: str
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Occurrences: of which token, and where."""
+
+    tokens: Tensor
+    batch: Tensor
+    row: Tensor
+    position: Tensor
+
+
+def _draw(
+    batches: list[TokenBatch], tokens: int, occurrences: int, skip: int, generator: torch.Generator
+) -> _Drawn:
+    found = []
+    for number, (ids, mask) in enumerate(batches):
+        row, position = (mask & (mask.cumsum(1) > skip)).nonzero(as_tuple=True)
+        found.append(torch.stack([ids[row, position], torch.full_like(row, number), row, position]))
+    places = torch.cat(found, dim=1)
+    distinct = torch.unique(places[0])
+    if distinct.numel() < 3:
+        raise InputError(
+            f"representation_coherence: the text has {distinct.numel()} distinct token(s) beyond the first "
+            f"{skip} position(s) of each sequence; at least 3 are needed to compare."
+        )
+    chosen = distinct[torch.randperm(distinct.numel(), generator=generator)[:tokens]]
+    places = places[:, torch.isin(places[0], chosen)]
+    # In random order, then token by token: the first few of each token are a random choice.
+    places = places[:, torch.randperm(places.shape[1], generator=generator)]
+    places = places[:, torch.argsort(places[0], stable=True)]
+    _, counts = torch.unique_consecutive(places[0], return_counts=True)
+    begin = (counts.cumsum(0) - counts).repeat_interleave(counts)
+    places = places[:, torch.arange(places.shape[1]) - begin < occurrences]
+    return _Drawn(*places)
+
+
+class _States:
+    """The hidden states of the drawn occurrences, gathered while the model runs."""
+
+    def __init__(self, model: nn.Module, blocks: list[Block], drawn: _Drawn, *, outputs: bool) -> None:
+        self.model, self.blocks, self.drawn = model, blocks, drawn
+        last = {block.stack: block.name for block in blocks}
+        self.last = set(last.values()) if outputs else set()
+        self.kept: dict[tuple[str, int, str], Tensor] = {}
+        self.runs: Counter[str] = Counter()
+
+    def see(self, batch: TokenBatch, number: int) -> None:
+        """Run one batch and take its share of the occurrences."""
+        here = (self.drawn.batch == number).nonzero()[:, 0]
+        if not here.numel():
+            return
+        self.runs.clear()
+
+        def take(name: str, place: str, hidden: Any) -> None:
+            if not isinstance(hidden, Tensor) or hidden.shape[:2] != batch.tokens.shape or hidden.ndim != 3:
+                shape = tuple(hidden.shape) if isinstance(hidden, Tensor) else type(hidden).__name__
+                raise InputError(
+                    f"representation_coherence: the {place} of {name} is {shape} for tokens of shape "
+                    f"{tuple(batch.tokens.shape)}; hidden states (batch, length, width) are needed."
+                )
+            key = name, self.runs[name], place
+            if key not in self.kept:
+                size = self.drawn.tokens.numel(), hidden.shape[2]
+                self.kept[key] = torch.full(size, torch.nan, dtype=torch.float64)
+            row, position = (index[here].to(hidden.device) for index in (self.drawn.row, self.drawn.position))
+            self.kept[key][here] = hidden[row, position].detach().double().cpu()
+
+        def before(name: str) -> Callable[..., None]:
+            def hook(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+                take(name, "input", given[0] if given else named.get("hidden_states"))
+
+            return hook
+
+        def after(name: str) -> Callable[..., None]:
+            def hook(module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+                if name in self.last:
+                    take(name, "output", output[0] if isinstance(output, tuple | list) else output)
+                self.runs[name] += 1
+
+            return hook
+
+        with ExitStack() as stack:
+            for block in self.blocks:
+                module = self.model.get_submodule(block.name)
+                stack.callback(module.register_forward_pre_hook(before(block.name), with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(after(block.name)).remove)
+            run_batch(self.model, batch)
+
+    def of_layers(self) -> list[tuple[_Layer, Tensor]]:
+        """Layer by layer; of a block that ran again and again each run's input, and the last one's output."""
+        found = []
+        for block in self.blocks:
+            runs = sorted(run for name, run, place in self.kept if name == block.name and place == "input")
+            if not runs:
+                raise InputError(
+                    f"representation_coherence: layer {block.layer} ({block.name}) did not run on this text; "
+                    "leave it out of layers."
+                )
+            for run in runs:
+                layer = block.layer + run
+                found.append((_Layer(block.stack, layer, "input"), self.kept[block.name, run, "input"]))
+            if block.name in self.last:
+                place = _Layer(block.stack, block.layer + runs[-1], "output")
+                found.append((place, self.kept[block.name, runs[-1], "output"]))
+        return found
+
+
+def _embedding_table(model: nn.Module, rows: int, generator: torch.Generator) -> Tensor | None:
+    """Rows drawn from the embedding table; zero rows (padding) have no direction and are left out."""
+    weight = getattr(input_embeddings(model), "weight", None)
+    if not isinstance(weight, Tensor) or weight.ndim != 2:
+        return None
+    used = weight.detach().any(dim=1).nonzero()[:, 0].cpu()
+    if used.numel() < 3:
+        return None
+    chosen = used[torch.randperm(used.numel(), generator=generator)[:rows]]
+    return weight.detach()[chosen.to(weight.device)].double().cpu()
+
+
+def _check_finite(vectors: Tensor, layer: _Layer) -> None:
+    bad = int((~torch.isfinite(vectors).all(dim=1)).sum())
+    if bad:
+        raise InputError(
+            f"representation_coherence: the {layer.place} of layer {layer.layer} holds NaN or infinity in "
+            f"{bad} of {len(vectors)} hidden states; run the model in float32, or mend its weights."
+        )
+
+
+def _within(layer: _Layer, vectors: Tensor, tokens: Tensor | None) -> list[dict[str, Any]]:
+    rows = []
+    for centred in (False, True):
+        found = embedding_coherence(vectors, tokens=tokens, centred=centred)
+        for kind in ("different", "same_token"):
+            rows += _rows(layer, layer, kind, centred, getattr(found, kind), found.width)
+    return rows
+
+
+def _between(held: list[tuple[_Layer, Tensor]], tokens: Tensor) -> list[dict[str, Any]]:
+    """The same occurrences in all pairs of a stack's layers; all pairs with the first and the one before."""
+    if len(held) < 2:
+        return []
+    rows = []
+    for centred in (False, True):
+        for (a, b), cosines in aligned_coherence(
+            [v for _, v in held], tokens=tokens, centred=centred
+        ).items():
+            (other, earlier), (layer, vectors) = held[a], held[b]
+            rows += _rows(layer, other, "same_row", centred, cosines, vectors.shape[1])
+            if a in (0, b - 1):
+                found = cross_coherence(vectors, earlier, tokens=tokens, centred=centred)
+                for kind in ("different", "same_token"):
+                    rows += _rows(layer, other, kind, centred, getattr(found, kind), found.width)
+    return rows
+
+
+def _rows(
+    layer: _Layer, other: _Layer, kind: str, centred: bool, cosines: Cosines | None, width: int
+) -> list[dict[str, Any]]:
+    if cosines is None:
+        return []
+    labels = {
+        "stack": layer.stack,
+        "layer": layer.layer,
+        "place": layer.place,
+        "other_layer": other.layer,
+        "other_place": other.place,
+        "pairs": kind,
+        "centred": centred,
+    }
+    return [{**labels, **row} for row in _metrics(cosines, width)]
+
+
+def _metrics(cosines: Cosines, width: int) -> list[dict[str, Any]]:
+    # What rounds in a scalar product of unit vectors.
+    rounding = (width + 4) * 2.0**-53
+    half_bin = 0.5 / BINS
+    measured = [
+        ("mean_cosine", cosines.mean, cosines.mean_error, rounding, 0.0),
+        (
+            "mean_absolute_cosine",
+            cosines.mean_absolute,
+            cosines.mean_absolute_error,
+            rounding,
+            random_absolute_cosine(width),
+        ),
+        (
+            "root_mean_square_cosine",
+            cosines.root_mean_square,
+            cosines.root_mean_square_error,
+            rounding,
+            width**-0.5,
+        ),
+        *(
+            (
+                f"absolute_cosine_quantile_{q:g}",
+                cosines.quantile(q),
+                float("nan"),
+                half_bin + rounding,
+                random_cosine_quantile(width, q),
+            )
+            for q in _QUANTILES
+        ),
+        (
+            "largest_absolute_cosine",
+            cosines.largest,
+            float("nan"),
+            rounding,
+            random_largest_cosine(width, cosines.pairs),
+        ),
+    ]
+    return [
+        {
+            "metric": metric,
+            "value": value,
+            "unit": "",
+            "standard_error": standard_error,
+            "error_bound": error_bound,
+            "random": random,
+            "width": width,
+            "count": cosines.pairs,
+        }
+        for metric, value, standard_error, error_bound, random in measured
+    ]

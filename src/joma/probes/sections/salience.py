@@ -1,0 +1,321 @@
+"""Which context tokens the neurons of a real model are being taught, by its own back-propagated gradients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from joma.errors import InputError
+from joma.measures.salience import Context, QuerySamples, SalienceSums, frequent_contexts, query_samples
+from joma.probes.families.anatomy import Block
+from joma.probes.reading.lent import checked_batches, chosen_blocks, untouched
+from joma.probes.reading.passes import logits_of, run_batch
+from joma.probes.reading.texts import TokenBatch
+
+if TYPE_CHECKING:
+    import pandas
+
+_TOKENS_AT_ONCE = 1024
+
+Loss = Callable[[Any, Tensor, Tensor], Tensor]
+"""Of the model's output, tokens and mask (both (batch, length), on the model's device): a scalar."""
+
+
+def token_salience(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    *,
+    layers: Iterable[int] | None = None,
+    query_tokens: int | Sequence[int] = 8,
+    context_tokens: int | Sequence[int] = 32,
+    neurons: Sequence[int] | None = None,
+    at: Literal["activation", "pre_activation"] = "activation",
+    context: Context | None = None,
+    loss: Loss | None = None,
+    folds: int = 4,
+) -> pandas.DataFrame:
+    """Delta_lm = E[g | l, m] P(l | m) (JoMA Sec. 3.1) of a model and a text, layer by layer.
+
+    A sample is a position whose token is m; its context is what the position sees; g is minus the
+    gradient of the summed next-token loss (nats) at the hidden neurons of that position. That loss includes
+    later positions, which the neurons reach through attention in the layers above: it is the gradient that
+    training would send. In the last layer it is the position's own loss alone. The last position of a
+    sequence has nothing to predict and is no sample.
+
+    Two passes over the token ids choose query and context tokens; then the model runs forward and
+    backward once over each batch. Neither parameters nor their ``.grad`` change; dropout is off.
+
+    Args:
+        model: a causal language model, or any transformer with a ``loss``.
+        batches: of tokens (batch, length) int64, and mask (batch, length) bool, False for padding.
+        layers: their numbers; all by default.
+        query_tokens: m: these tokens, or the so many most frequent ones.
+        context_tokens: l: these tokens, or for each m the so many most frequent ones in its context.
+        neurons: signed values of these hidden neurons instead of norms over all.
+        at: where the gradient is taken: ``activation``, the input of the upper MLP matrix, g_hk of the paper
+            (in gated MLPs the product of gate and lower); ``pre_activation``, which is g_hk times
+            the activation's slope (in gated MLPs at the gate): what moves the neuron's lower weights.
+        context: what a query sees. By default found by a trial whether the model is causal, and a sliding
+            window as its configuration has it, layer by layer.
+        loss: in place of the next-token loss, for models without logits or not causal. A sum over samples
+            rather than a mean, if the sizes of batches are to make no difference.
+        folds: see :class:`joma.measures.salience.SalienceSums`.
+
+    Returns:
+        One row per layer, query and context token: ``layer, module`` and the columns of
+        :meth:`joma.measures.salience.SalienceSums.table`. Where one block is run again and again (ALBERT),
+        its runs are its layers.
+
+    Memory: that of a backward pass over 1024 tokens (or one longer sequence), whatever the batches' size, and
+    ``8 folds N_query N_context neurons`` bytes per layer, whatever the length of the text.
+
+    Raises:
+        InputError: see :func:`joma.probes.reading.lent.checked_batches` and ``chosen_blocks``; an MLP of a
+            kind that is not supported (experts); a model that is not causal, or has no logits, without
+            ``loss``; a gradient that is not finite; a query token that is not in the text.
+    """
+    where = "token_salience"
+    if at not in ("activation", "pre_activation"):
+        raise InputError(f"{where}: at = {at!r}; choose 'activation' or 'pre_activation'.")
+    blocks = chosen_blocks(model, layers, where)
+    for block in blocks:
+        if block.upper is None or block.lower is None:
+            raise InputError(
+                f"{where}: the hidden neurons of layer {block.layer} ({block.name}) were not found: "
+                f"{block.mlp_problem or 'no upper matrix known by its name'}; choose other layers."
+            )
+    kept = checked_batches(batches, model, where)
+    with untouched(model, differentiable=True):
+        if context is None or loss is None:
+            causal = _is_causal(model, kept)
+            if loss is None and not causal:
+                raise InputError(
+                    f"{where}: {type(model).__name__} sees the token to predict, so the next-token loss "
+                    "means nothing; give loss=(output, tokens, mask) -> scalar, as it was trained."
+                )
+        contexts = {
+            block.name: context or Context(causal, _window(model, block.layer) if causal else None)
+            for block in blocks
+        }
+        # Layers that see alike share their context tokens and samples.
+        chosen = {
+            sight: frequent_contexts(
+                kept, query_tokens=query_tokens, context_tokens=context_tokens, context=sight
+            )
+            for sight in set(contexts.values())
+        }
+        sums: dict[tuple[str, int], SalienceSums] = {}
+        for batch in _split(kept):
+            samples = batch.mask if loss is not None else batch.mask & _has_next(batch.mask)
+            found = {
+                sight: query_samples(chosen[sight], batch.tokens, batch.mask, samples=samples, context=sight)
+                for sight in chosen
+            }
+            gradients = _Gradients(blocks, at, neurons, contexts, chosen, found, sums, folds)
+            _back_propagate(model, batch, loss, gradients)
+    return _table(blocks, sums, neurons)
+
+
+def _split(batches: list[TokenBatch]) -> Iterator[TokenBatch]:
+    """Fewer sequences at a time: a backward pass keeps every activation, which a forward pass does not."""
+    for tokens, mask in batches:
+        rows = max(1, _TOKENS_AT_ONCE // max(1, tokens.shape[1]))
+        yield from map(TokenBatch, torch.split(tokens, rows), torch.split(mask, rows))
+
+
+@dataclass
+class _Gradients:
+    """Takes one batch's gradients out of the backward pass and adds each up as it comes."""
+
+    blocks: list[Block]
+    at: str
+    neurons: Sequence[int] | None
+    contexts: dict[str, Context]
+    chosen: dict[Context, dict[int, Tensor]]
+    found: dict[Context, dict[int, QuerySamples]]
+    sums: dict[tuple[str, int], SalienceSums]
+    folds: int
+    shape: tuple[int, int] = (0, 0)
+    leaves: list[Tensor] = field(default_factory=list)
+    runs: Counter[str] = field(default_factory=Counter)
+    received: set[tuple[str, int]] = field(default_factory=set)
+
+    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+        for block in self.blocks:
+            assert block.upper is not None
+            if self.at == "activation":
+                module = model.get_submodule(block.upper)
+                handle = module.register_forward_pre_hook(self._before(block))
+            else:
+                module = model.get_submodule(block.gate or block.lower or "")
+                handle = module.register_forward_hook(self._after(block))
+            stack.callback(handle.remove)
+
+    def _before(self, block: Block) -> Callable[..., Any]:
+        def hook(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+            return (self._watched(given[0], block), *given[1:])
+
+        return hook
+
+    def _after(self, block: Block) -> Callable[..., Any]:
+        return lambda module, given, output: self._watched(output, block)
+
+    def _watched(self, hidden: Tensor, block: Block) -> Tensor:
+        """The same values, whose gradient will be received."""
+        if not hidden.requires_grad:
+            hidden = hidden.detach().requires_grad_()
+            self.leaves.append(hidden)
+        run = self.runs[block.name]
+        self.runs[block.name] += 1
+        receive = partial(self._receive, block=block, run=run)
+        hidden.register_hook(receive)  # type: ignore[no-untyped-call]
+        return hidden
+
+    def _receive(self, gradient: Tensor, block: Block, run: int) -> None:
+        if gradient.numel() % (self.shape[0] * self.shape[1]):
+            raise InputError(
+                f"token_salience: the neurons of layer {block.layer} ({block.name}) have shape "
+                f"{tuple(gradient.shape)} for tokens of shape {self.shape}; one vector per token is needed."
+            )
+        gradient = gradient.reshape(*self.shape, -1)
+        matrix = block.gate_matrix or block.lower_matrix
+        if self.at == "pre_activation" and matrix is not None and matrix.last is not None:
+            # Gate and lower come out of one matrix.
+            grouped = gradient.reshape(*self.shape, matrix.groups, -1)
+            gradient = grouped[..., matrix.first : matrix.last].flatten(2)
+        if self.neurons is not None:
+            wrong = [k for k in self.neurons if not 0 <= k < gradient.shape[2]]
+            if wrong or not self.neurons:
+                raise InputError(
+                    f"token_salience: layer {block.layer} has neurons 0 to {gradient.shape[2] - 1}, not "
+                    f"{wrong[0] if wrong else 'an empty list of them'}."
+                )
+            gradient = gradient[..., list(self.neurons)]
+        sight = self.contexts[block.name]
+        key = block.name, run
+        if key not in self.sums:
+            self.sums[key] = SalienceSums(
+                self.chosen[sight], gradient.shape[2], context=sight, folds=self.folds
+            )
+        self.sums[key].add(self.found[sight], gradient)
+        self.received.add(key)
+
+
+def _back_propagate(model: nn.Module, batch: TokenBatch, loss: Loss | None, gradients: _Gradients) -> None:
+    gradients.shape = (batch.tokens.shape[0], batch.tokens.shape[1])
+    with ExitStack() as stack:
+        gradients.attach(model, stack)
+        output = run_batch(model, batch, logits=True)
+        if loss is None:
+            value = _next_token_loss(logits_of(output), batch)
+        else:
+            device = next((p.device for p in model.parameters()), torch.device("cpu"))
+            value = loss(output, batch.tokens.to(device), batch.mask.to(device))
+        if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
+            raise InputError(
+                "token_salience: the loss must be a tensor with one element that depends on the layers."
+            )
+        # Every hidden layer lies between the loss and the first ones, so its hook is called on the way.
+        torch.autograd.grad(-value.squeeze(), gradients.leaves, allow_unused=True)
+    for block in gradients.blocks:
+        runs = gradients.runs[block.name]
+        if not runs or any((block.name, run) not in gradients.received for run in range(runs)):
+            raise InputError(
+                f"token_salience: no gradient came back to layer {block.layer} ({block.name}); it takes no "
+                "part in this loss, so leave it out of layers."
+            )
+
+
+def _next_token_loss(logits: Tensor, batch: TokenBatch) -> Tensor:
+    if logits.shape[:2] != batch.tokens.shape:
+        raise InputError(
+            f"token_salience: logits of shape {tuple(logits.shape)} for tokens of shape "
+            f"{tuple(batch.tokens.shape)}; give a model with logits at every position, or a loss."
+        )
+    targets = torch.full_like(batch.tokens, -100)
+    targets[:, :-1] = batch.tokens[:, 1:].masked_fill(~(batch.mask[:, 1:] & batch.mask[:, :-1]), -100)
+    flat = logits.flatten(0, 1)
+    precise = flat if flat.dtype == torch.float64 else flat.float()
+    return F.cross_entropy(precise, targets.flatten().to(flat.device), reduction="sum", ignore_index=-100)
+
+
+def _has_next(mask: Tensor) -> Tensor:
+    return F.pad(mask[:, 1:], (0, 1))
+
+
+def _is_causal(model: nn.Module, batches: list[TokenBatch]) -> bool:
+    """Whether early outputs stay the same when a later token changes, by trying."""
+    for batch in batches:
+        for row, kept in zip(batch.tokens, batch.mask, strict=True):
+            tokens = row[kept][:16]
+            others = tokens[tokens != tokens[-1]]
+            if tokens.numel() > 1 and others.numel():
+                pair = torch.stack([tokens, tokens])
+                pair[1, -1] = others[0]
+                trial = TokenBatch(pair, torch.ones_like(pair, dtype=torch.bool))
+                with torch.no_grad():
+                    output = _states(run_batch(model, trial, logits=True))[:, :-1].double()
+                if not bool(torch.isfinite(output).all()):
+                    raise InputError(
+                        "token_salience: the model's outputs on this text hold NaN or infinity; mend its "
+                        "weights, or run it in float32."
+                    )
+                change, size = (output[0] - output[1]).abs().max(), output.abs().max()
+                return bool(change <= 1e-3 * size)
+    raise InputError(
+        "token_salience: every sequence of this text repeats one token; give another, or context and loss."
+    )
+
+
+def _states(output: Any) -> Tensor:
+    """What a model computed at each position: its logits, or its last hidden states."""
+    found = (
+        [output]
+        if isinstance(output, Tensor)
+        else [getattr(output, name, None) for name in ("logits", "last_hidden_state")]
+    )
+    for states in found:
+        if isinstance(states, Tensor) and states.ndim == 3:
+            return states
+    raise InputError(
+        f"token_salience: cannot tell from a {type(output).__name__} whether the model is causal; give "
+        "context and loss."
+    )
+
+
+def _window(model: nn.Module, layer: int) -> int | None:
+    """How many positions before its own a layer's attention sees, by the model's configuration."""
+    config = getattr(model, "config", None)
+    kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
+    width = getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
+    if not isinstance(width, int) or width < 2 or getattr(config, "use_sliding_window", True) is False:
+        return None
+    if kinds is not None and (layer >= len(kinds) or kinds[layer] not in ("sliding_attention", "local")):
+        return None
+    return width - 1  # transformers counts the position itself
+
+
+def _table(
+    blocks: list[Block], sums: dict[tuple[str, int], SalienceSums], neurons: Sequence[int] | None
+) -> pandas.DataFrame:
+    import pandas as pd
+
+    layers = {block.name: block.layer for block in blocks}
+    order = {block.name: number for number, block in enumerate(blocks)}
+    parts = []
+    for name, run in sorted(sums, key=lambda key: (order[key[0]], key[1])):
+        found = sums[name, run].table(neurons=None if neurons is None else range(len(neurons)))
+        if neurons is not None:
+            found["neuron"] = [neurons[k] for k in found["neuron"]]
+        found.insert(0, "module", name)
+        found.insert(0, "layer", layers[name] + run)
+        parts.append(found)
+    return pd.concat(parts, ignore_index=True)

@@ -1,0 +1,1 @@
+"""Every attention call of a running model: captured, attributed, measured."""

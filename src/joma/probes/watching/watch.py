@@ -1,0 +1,392 @@
+"""``joma.watch``: the attention statistics of any PyTorch model, measured while it runs."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+import torch
+from torch import nn
+
+from joma.errors import InputError
+from joma.probes.watching import registry
+from joma.probes.watching.capture import AttentionCall, AttentionMode, Observer, unobserved
+from joma.probes.watching.measuring import Measured, Reduction, check_statistics, measure, reduced
+from joma.probes.watching.owners import OUTSIDE, Owners, Selection, layer_number
+
+if TYPE_CHECKING:
+    import pandas
+
+Status = Literal["measured", "not asked for", "not measured"]
+
+
+def watch(
+    model: nn.Module,
+    *,
+    layers: Iterable[int | str] | None = None,
+    statistics: Sequence[str] = ("entropy",),
+    reduce: Reduction = "mean",
+    rows: float | None = None,
+    tolerance: float | None = None,
+) -> Watch:
+    """Measure every attention of a model while it runs: ``with joma.watch(model) as seen: model(...)``.
+
+    The model's outputs and gradients stay the same bit for bit; statistics are computed beside it, in
+    float32 or better whatever its dtype, without its attention matrices where its attention has none.
+    Dropout on the probabilities is not part of the distribution. A compiled model runs uncompiled
+    while it is watched (``torch.compiler.set_stance("force_eager")``), so there the outputs are those
+    of the uncompiled model. The repeated forward pass of gradient checkpointing is not counted.
+
+    Padding is left out: query rows that the model's ``attention_mask`` (``decoder_attention_mask``,
+    ``src_key_padding_mask``, ...) marks as padding, and rows that see no key at all, enter no average.
+    A model that is told its padding in another way averages over it.
+
+    Args:
+        model: any module; transformers' models, ``nn.MultiheadAttention``, plain
+            ``F.scaled_dot_product_attention`` or code that takes a softmax of scores.
+        layers: which attentions: layer numbers (the first number in a module's name: 7 for
+            ``model.layers.7.self_attn``) and patterns of module names (``encoder.*``). None: all.
+        statistics: names of :data:`joma.measures.attention.statistics.STATISTICS`. With learned sinks
+            (GPT-OSS) the sink is one more outcome; ``entropy_among_keys`` leaves it out.
+        reduce: ``"mean"`` over the valid rows of a head, ``"position"`` (over the batch, row by row),
+            or ``"none"``: every valid row.
+        rows: share of the query rows to measure, drawn anew in each pass, one from each stratum of
+            neighbours; the table then has a ``standard_error``.
+        tolerance: in nats, by default 5e-5; rows whose error estimate is beyond it are computed again
+            in float64.
+
+    Returns:
+        A :class:`Watch`. One watch can be entered again and again (its passes go on counting), also
+        inside itself; several watches can be nested.
+
+    Raises:
+        InputError: for a model that is no module, an unknown statistic or reduction.
+    """
+    return Watch(model, layers=layers, statistics=statistics, reduce=reduce, rows=rows, tolerance=tolerance)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One attention of one pass: step, module, its number within the pass, the dtype it ran in."""
+
+    step: int
+    module: str
+    call: int
+    dtype: str
+    measured: list[Measured]
+
+
+@dataclass
+class _Coverage:
+    route: str
+    operation: str
+    status: Status
+    calls: int = 0
+    reason: str = ""
+
+
+class Watch:
+    """What :func:`watch` returns: a context manager, and afterwards what was seen.
+
+    ``step`` numbers the forward passes from 0. Set it before a pass to number it otherwise (a training
+    step, say); it grows by one with every pass.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        layers: Iterable[int | str] | None,
+        statistics: Sequence[str],
+        reduce: Reduction,
+        rows: float | None,
+        tolerance: float | None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError(
+                f"watch(model) got a {type(model).__name__}; give a torch.nn.Module (wrap plain code in one)."
+            )
+        if reduce not in ("mean", "position", "none"):
+            raise InputError(f"reduce = {reduce!r} in watch; choose 'mean', 'position' or 'none'.")
+        self.statistics = check_statistics(statistics)
+        self.layers = None if layers is None else Selection(layers)
+        if rows is not None and not 0 < rows < 1:
+            raise InputError(f"rows = {rows} in watch is no share of the rows; give one in (0, 1), or None.")
+        self.reduce = reduce
+        self.rows = rows
+        self.tolerance = tolerance
+        self.step = 0
+        self._model_name = type(model).__name__
+        self._owners = Owners(model, self._pass_started)
+        self._records: list[Record] = []
+        self._coverage: dict[str, _Coverage] = {}
+        self._calls: Counter[tuple[int, str]] = Counter()
+        self._current = 0
+        self._outside = 0
+        self._suppressed = 0
+        self._depth = 0
+        self._stack: ExitStack | None = None
+
+    def __enter__(self) -> Self:
+        self._depth += 1
+        if self._depth > 1:
+            return self
+        with ExitStack() as stack:
+            # Importing dynamo takes a second: where nobody has, nothing is compiled either.
+            if "torch._dynamo" in sys.modules:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.callback(self._owners.detach)
+            self._owners.attach()
+            registry.add_observer(self)
+            stack.callback(registry.remove_observer, self)
+            observer = Observer(self._attention, self._opaque, self._owners.heads, self._active)
+            stack.enter_context(AttentionMode(observer))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._stack is not None:
+            stack, self._stack = self._stack, None
+            self._suppressed = 0
+            stack.__exit__(*exception)
+
+    # What is reported while the model runs
+
+    def _pass_started(self) -> None:
+        self._current = self.step
+        self.step += 1
+
+    def _active(self) -> bool:
+        return not self._suppressed and self._owners.here
+
+    def _asked_for(self, name: str) -> bool:
+        return self.layers is None or self.layers(name)
+
+    def _note(self, name: str, route: str, operation: str, status: Status, reason: str = "") -> None:
+        entry = self._coverage.setdefault(name, _Coverage(route, operation, status))
+        entry.calls += 1
+        if status == "not measured" and entry.status != status:
+            entry.route, entry.operation, entry.status = route, operation, status
+        if reason and not entry.reason:
+            entry.reason = reason
+
+    def _opaque(self, operation: str, why: str) -> None:
+        name, _ = self._owners.owner()
+        if name == OUTSIDE:
+            self._outside += 1
+        elif self._asked_for(name):
+            self._note(name, "none", operation, "not measured", f"{operation}: {why}")
+        else:
+            self._note(name, "none", operation, "not asked for")
+
+    def _attention(self, call: AttentionCall) -> Callable[[], None]:
+        name, module = self._owners.owner()
+        return self._measure(call, name, module)
+
+    def _measure(self, call: AttentionCall, name: str, module: nn.Module | None) -> Callable[[], None]:
+        if name == OUTSIDE:
+
+            def commit() -> None:
+                self._outside += 1
+
+            return commit
+        if not self._asked_for(name):
+            return lambda: self._note(name, call.route, call.operation, "not asked for")
+        batch, _, queries, keys = call.shape
+        rows, misfit = self._owners.valid_rows(name, batch, queries, keys)
+        if call.padding is not None:
+            rows = ~call.padding if rows is None else rows & ~call.padding
+        elif rows is None and queries == keys and (misfit or isinstance(module, nn.MultiheadAttention)):
+            rows = call.tokens_seen()
+        try:
+            result = measure(
+                call,
+                self.statistics,
+                tolerance=self.tolerance,
+                valid=rows,
+                # One query row, as in decoding, is no sample.
+                rows=self.rows if queries > 16 else None,
+                seed=self._current,
+            )
+            measured = reduced(result, self.statistics, rows, self.reduce)
+        except Exception as error:  # the model's own pass goes on; table() raises
+            reason = f"{error}" if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+            return lambda: self._note(name, call.route, call.operation, "not measured", reason)
+
+        def count() -> None:
+            number = self._calls[self._current, name]
+            self._calls[self._current, name] += 1
+            dtype = str(call.dtype).removeprefix("torch.")
+            self._records.append(Record(self._current, name, number, dtype, measured))
+            self._note(name, call.route, call.operation, "measured")
+
+        return count
+
+    @contextmanager
+    def around(self, call: Callable[[], AttentionCall | None], module: nn.Module) -> Iterator[None]:
+        """Around one attention function of transformers (see :mod:`joma.probes.watching.registry`)."""
+        name = self._owners.named(module)
+        if name is None or not self._active():
+            yield
+            return
+        try:
+            with unobserved():
+                made = call()
+        except InputError as error:
+            self._note(name, "registry", type(module).__name__, "not measured", str(error))
+            with self._suppression():
+                yield
+            return
+        if made is None:
+            yield
+            return
+        with self._suppression():
+            yield
+        with unobserved():
+            commit = self._measure(made, name, module)
+        commit()
+
+    @contextmanager
+    def _suppression(self) -> Iterator[None]:
+        self._suppressed += 1
+        try:
+            yield
+        finally:
+            self._suppressed -= 1
+
+    # What was seen
+
+    def coverage(self) -> pandas.DataFrame:
+        """Per attention module: ``layer, route, operation, calls, status, reason``.
+
+        ``status`` is ``measured``, ``not asked for`` or ``not measured`` (then ``reason`` says why).
+        Modules that ran and are attention by their class's name, but in which no softmax attention was
+        seen, are listed as not measured with route ``none``.
+        """
+        import pandas
+
+        order = {name: number for number, name in enumerate(self._coverage)}
+        rows = [
+            {
+                "module": name or self._model_name,
+                "layer": self._layer(name, order[name]),
+                "route": entry.route,
+                "operation": entry.operation,
+                "calls": entry.calls,
+                "status": entry.status,
+                "reason": entry.reason,
+            }
+            for name, entry in self._coverage.items()
+        ]
+        rows += [
+            {
+                "module": name,
+                "layer": layer_number(name),
+                "route": "none",
+                "operation": "",
+                "calls": 0,
+                "status": "not measured" if self._asked_for(name) else "not asked for",
+                "reason": "it ran, and no softmax attention was seen in it",
+            }
+            for name in self._owners.silent(set(self._coverage))
+        ]
+        columns = ["module", "layer", "route", "operation", "calls", "status", "reason"]
+        return pandas.DataFrame(rows, columns=columns).astype({"layer": "Int64"})
+
+    def table(self) -> pandas.DataFrame:
+        """One row per measurement.
+
+        Columns ``step, layer, module, call, head, metric, value, unit, error_bound, dtype, count``.
+        ``call`` numbers a module's attentions within a pass (ALBERT's one module has twelve); ``count``
+        is the number of rows in a mean, and a head that had none has value NaN and count 0. With
+        ``reduce="position"`` there is a column ``position`` (the row's number in the call), with
+        ``"none"`` also ``sample``; with sampled rows, ``standard_error``. ``error_bound`` estimates the
+        numerical error from above (of means: the mean of the rows' estimates); it is there for the
+        entropy and its functions, NaN for other statistics.
+
+        Raises:
+            InputError: if nothing was measured, or an attention that was asked for could not be.
+        """
+        import pandas
+
+        parts: list[dict[str, Any]] = []
+        for layer, record, measured in self.measured():
+            columns = measured.columns()
+            size = len(columns["value"])
+            identity: dict[str, Any] = {
+                "step": record.step,
+                "layer": layer,
+                "module": record.module,
+                "call": record.call,
+                "metric": measured.name,
+                "unit": measured.unit,
+                "dtype": record.dtype,
+            }
+            part: dict[str, Any] = {key: np.repeat(np.asarray([v]), size) for key, v in identity.items()}
+            parts.append({**part, **columns})
+        # One frame of joined columns: a frame for each part takes many times as long.
+        joined = {
+            name: np.concatenate([part.get(name, np.full(len(part["value"]), np.nan)) for part in parts])
+            for name in dict.fromkeys(name for part in parts for name in part)
+        }
+        table = pandas.DataFrame(joined)
+        first = ["step", "layer", "module", "call", "head"]
+        places = [name for name in ("sample", "position") if name in table]
+        last = ["error_bound", *(c for c in ("standard_error",) if c in table), "dtype", "count"]
+        return table[[*first, *places, "metric", "value", "unit", *last]]
+
+    def measured(self) -> Iterator[tuple[int, Record, Measured]]:
+        """What :meth:`table` is made of, as tensors on their device: layer, record and one statistic.
+
+        Raises:
+            InputError: as :meth:`table`.
+        """
+        failed = {n: e for n, e in self._coverage.items() if e.status == "not measured"}
+        if failed:
+            name, entry = next(iter(failed.items()))
+            raise InputError(
+                f"{len(failed)} attention module(s) could not be measured, first {name or self._model_name}: "
+                f"{entry.reason} seen.coverage() lists them; watch(model, layers=...) leaves them out."
+            )
+        if not self._records:
+            raise InputError(self._why_nothing())
+        silent = [name for name in self._owners.silent(set(self._coverage)) if self._asked_for(name)]
+        if silent:
+            warnings.warn(
+                f"no softmax attention was seen in {len(silent)} module(s) that look like one, first "
+                f"{silent[0]}; see coverage().",
+                stacklevel=2,
+            )
+        order = {name: number for number, name in enumerate(self._coverage)}
+        for record in self._records:
+            layer = self._layer(record.module, order[record.module])
+            named = replace(record, module=record.module or self._model_name)
+            for measured in record.measured:
+                yield layer, named, measured
+
+    def _layer(self, name: str, running_number: int) -> int:
+        number = layer_number(name)
+        return running_number if number is None else number
+
+    def _why_nothing(self) -> str:
+        if not self.step and not self._outside:
+            return f"no forward pass of {self._model_name} ran inside the watch; call the model within it."
+        if self._coverage and self.layers is not None:
+            some = ", ".join(list(self._coverage)[:4])
+            return f"layers = {self.layers.text} in watch chose none of the attentions seen ({some}, ...)."
+        if self._outside:
+            return (
+                f"{self._outside} attention call(s) ran outside every module of {self._model_name}; call the "
+                "model itself (model(...)), or watch the module that ran."
+            )
+        return (
+            f"no attention was seen in {self._model_name}: neither a scaled-dot-product kernel nor a softmax "
+            "whose probabilities enter a matrix product; watch a model that has attention."
+        )

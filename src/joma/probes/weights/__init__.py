@@ -1,0 +1,1 @@
+"""Weights on disk and in memory, matrix by matrix, and their ranks."""

@@ -1,0 +1,1 @@
+"""Jobs and their run directories: whole, resumable, one process at a time."""
