@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from joma.claim import Claim, judge
 from joma.errors import DivergenceError
-from joma.experiments.base import Experiment, setting
+from joma.experiments.base import Experiment
+from joma.runs.job import setting
 
 if TYPE_CHECKING:
     import pandas

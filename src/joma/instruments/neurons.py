@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from joma.experiments.base import setting
 from joma.instruments.text_run import TextRun
+from joma.runs.job import setting
 
 if TYPE_CHECKING:
     import pandas

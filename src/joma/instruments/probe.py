@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from joma.errors import InputError
-from joma.experiments.base import setting
 from joma.instruments.text_run import TextRun
+from joma.runs.job import setting
 
 if TYPE_CHECKING:
     import pandas

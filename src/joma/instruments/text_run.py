@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from joma.experiments.base import Experiment, setting
+from joma.experiments.base import Experiment
+from joma.runs.job import setting
 
 
 @dataclass(frozen=True, kw_only=True)

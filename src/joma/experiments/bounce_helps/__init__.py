@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joma.errors import InputError
-from joma.experiments.base import Experiment, setting
+from joma.experiments.base import Experiment
 from joma.experiments.bounce_helps.claims import WAYS
+from joma.runs.job import setting
 
 if TYPE_CHECKING:
     import pandas

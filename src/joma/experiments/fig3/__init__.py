@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from joma.experiments.base import Experiment, setting
+from joma.experiments.base import Experiment
+from joma.runs.job import setting
 
 if TYPE_CHECKING:
     import numpy as np

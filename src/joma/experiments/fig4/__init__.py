@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from joma.experiments.base import Experiment, setting
+from joma.experiments.base import Experiment
 from joma.experiments.fig4.claims import ACTING, CAPTION, VARIANTS, extremes_of
+from joma.runs.job import setting
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from joma.experiments.base import Experiment, setting
+from joma.experiments.base import Experiment
 from joma.reporting.figures import PALETTE
+from joma.runs.job import setting
 
 if TYPE_CHECKING:
     import numpy as np

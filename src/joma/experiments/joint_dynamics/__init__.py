@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joma.experiments.base import Experiment, setting
+from joma.experiments.base import Experiment
+from joma.runs.job import setting
 
 if TYPE_CHECKING:
     import pandas

@@ -8,7 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from joma.errors import InputError
-from joma.experiments.base import Experiment, setting
+from joma.experiments.base import Experiment
+from joma.runs.job import setting
 
 if TYPE_CHECKING:
     import pandas
