@@ -168,7 +168,7 @@ def _run(words: list[str]) -> int:
     settings = {field.name: frozen(options[field.name]) for field in fields}
     chosen = experiment.from_preset(preset, **settings)
 
-    from joma.reporting.terminal import claims_as_text
+    from joma.reporting.terminal import run_as_text
     from joma.runs.directory import run_experiment
 
     directory = Path(options.out or f"runs/{name}")
@@ -177,7 +177,7 @@ def _run(words: list[str]) -> int:
         result = {"directory": str(directory), "claims": [claim.as_dict() for claim in run.claims]}
         print(json.dumps(result, indent=1))
     else:
-        print(claims_as_text(run.claims))
+        print(run_as_text(run))
         print(f"{directory}")
     return 0
 

@@ -131,7 +131,7 @@ def _on_text(
 ) -> int:
     """Run a model on a text into a directory, with its report, and say what was found."""
     from joma.reporting.page import write_report
-    from joma.reporting.terminal import claims_as_text
+    from joma.reporting.terminal import run_as_text
     from joma.runs.directory import run_experiment
 
     slug = re.sub(r"[^\w.-]+", "-", options.model).strip("-.")
@@ -147,7 +147,7 @@ def _on_text(
         print(json.dumps({"directory": str(directory), "tables": tables, "claims": claims}, indent=1))
     else:
         print(as_text(done.tables))
-        print(claims_as_text(done.claims))
+        print(run_as_text(done))
         print(f"{page}")
     return 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from joma.instruments.text_run import TextRun
 from joma.runs.job import setting
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 class NeuronsRun(TextRun):
     """Pattern superposition in a real model; the settings are those of :func:`joma.probe_neurons`."""
 
+    subject: ClassVar[Literal["papers", "model"]] = "model"
     title: ClassVar[str] = "neurons that answer to unrelated patterns"
     reproduces: ClassVar[str] = "JoMA Fig. 10"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from joma.errors import InputError
 from joma.instruments.text_run import TextRun
@@ -30,6 +30,7 @@ class ProbeRun(TextRun):
     """A real model measured on a real text; the settings are those of :func:`joma.probe`."""
 
     title: ClassVar[str] = "a model probed on a text"
+    subject: ClassVar[Literal["papers", "model"]] = "model"
     reproduces: ClassVar[str] = "instruments for JoMA Sec. 3.1, 4 and 7"
 
     length: int | None = setting(None, "tokens of a window (default: 512, or the model's positions)")
@@ -49,7 +50,8 @@ class ProbeRun(TextRun):
 
     def heading(self) -> str:
         """Which model, and which text."""
-        return f"{self.model} probed on {self.text}" if self.text else f"{self.model} probed"
+        name = Path(self.model).name or self.model
+        return f"{name}, probed on {Path(self.text).name}" if self.text else f"{name}, probed"
 
     def run(self, progress: Progress) -> dict[str, pandas.DataFrame]:
         """The tables of :class:`joma.probes.probe.Probe`."""
@@ -75,6 +77,12 @@ class ProbeRun(TextRun):
         from joma.reporting.probe_figure import draw_probe
 
         return draw_probe(tables)
+
+    def answer(self, tables: Mapping[str, pandas.DataFrame]) -> list[str]:
+        """A sentence a section."""
+        from joma.reporting.probe_text import probe_sentences
+
+        return probe_sentences(tables)
 
     def claims(self, tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
         """Theorem 1's prediction for the attention, and the embeddings' orthogonality."""

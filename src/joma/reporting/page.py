@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -11,10 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joma.claim import VERDICTS, Claim
+from joma.claim import VERDICTS, Claim, Verdict
 from joma.errors import InputError
 from joma.files import write_text
+from joma.reporting.answer import answer_of, in_a_line, overall, subject_of, verdict_words
 from joma.reporting.neurons_page import Neuron, neurons_of
+from joma.reporting.pictures import embedded
 from joma.reporting.terminal import by_group, tally
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from joma.runs.directory import Run
 
 ROWS_SHOWN = 30
+FAILURES_SHOWN = 3
+QUESTION = "How do attention and MLP learn together?"
+"""The heading of a page of several runs."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,13 @@ class Section:
     """One run, as the page shows it."""
 
     anchor: str
-    heading: str
+    name: str
+    """Experiment and preset: ``fig6 (quick)``."""
     title: str
+    answer: list[str]
+    """Sentences that say what was found."""
+    words: dict[Verdict, str]
+    """What a reader sees for each verdict."""
     reproduces: str
     directory: str
     settings: dict[str, str]
@@ -50,11 +59,20 @@ class Section:
     """By group: one group for an experiment, one per theorem for the checks."""
     tally: str
     counts: dict[str, int]
+    layers: Excerpt | None
+    """A row per layer of a user's model: shown open."""
     tables: list[Excerpt]
+    """Evenly spaced rows of each table; none about a user's model, whose Parquet files are named."""
+    files: list[str]
     figure: str | None
     figure_dark: str | None
+    alt: str
     neurons: list[Neuron]
     """Neurons with their contexts, where the run looked at some."""
+
+    def failed(self) -> list[Claim]:
+        """The claims that do not hold."""
+        return [claim for group in self.claims.values() for claim in group if claim.verdict == "fails"]
 
 
 def write_report(runs: Sequence[Run], path: Path) -> Path:
@@ -82,12 +100,19 @@ def write_report(runs: Sequence[Run], path: Path) -> Path:
     # What can be looked at comes first.
     ordered = sorted(runs, key=lambda run: not (run.directory / "figure.png").exists())
     sections = [_section(run, number) for number, run in enumerate(ordered)]
+    about_models = all(subject_of(run) == "model" for run in runs)
     claims = [claim for run in runs for claim in run.claims]
+    failed = [(section.anchor, in_a_line(c)) for section in sections for c in section.failed()]
     page = environment.get_template("page.html").render(
         sections=sections,
+        heading=sections[0].title if len(runs) == 1 else QUESTION,
+        answer=overall(ordered),
+        failed=failed[:FAILURES_SHOWN],
+        failures=len(failed),
+        about_models=about_models,
         verdicts=VERDICTS,
+        words=verdict_words("model" if about_models else "papers"),
         counts=Counter(claim.verdict for claim in claims),
-        total=len(claims),
         tally=tally(claims),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         versions=sections[0].versions,
@@ -110,20 +135,27 @@ def format_number(value: Any) -> str:
 def _section(run: Run, number: int) -> Section:
     name = str(run.settings["experiment"])
     preset = run.settings.get("preset")
+    title = str(run.settings.get("title") or name)
+    subject = subject_of(run)
     return Section(
         anchor=f"run-{number}",
-        heading=f"{name} ({preset})" if preset else name,
-        title=str(run.settings.get("title", "")),
+        name=f"{name} ({preset})" if preset else name,
+        title=title[:1].upper() + title[1:],
+        answer=answer_of(run),
+        words=verdict_words(subject),
         reproduces=str(run.settings.get("reproduces", "")),
         directory=run.directory.name,
         settings={key: format_setting(value) for key, value in (run.settings.get("settings") or {}).items()},
         versions={key: str(value) for key, value in (run.settings.get("versions") or {}).items()},
         claims=by_group(run.claims),
-        tally=tally(run.claims),
+        tally=tally(run.claims, verdict_words(subject)),
         counts=Counter(claim.verdict for claim in run.claims),
-        tables=[_excerpt(name, table) for name, table in run.tables.items()],
-        figure=_data_uri(run.directory / "figure.png"),
-        figure_dark=_data_uri(run.directory / "figure-dark.png"),
+        layers=_excerpt("layers", run.tables["layers"]) if "layers" in run.tables else None,
+        tables=[] if subject == "model" else [_excerpt(key, table) for key, table in run.tables.items()],
+        files=[f"{key}.parquet" for key in run.tables],
+        figure=embedded(run.directory / "figure.png"),
+        figure_dark=embedded(run.directory / "figure-dark.png"),
+        alt=f"{title}. {run.settings.get('figure', '')}".strip(),
         neurons=neurons_of(run.tables),
     )
 
@@ -138,15 +170,9 @@ def format_setting(value: Any) -> str:
 
 
 def _excerpt(name: str, table: pandas.DataFrame) -> Excerpt:
-    # Rows from the whole length of a long table say more than its first ones.
-    step = max(1, -(-len(table) // ROWS_SHOWN))
+    # Rows from the whole length of a long table say more than its first ones; a table of layers is whole.
+    step = 1 if name == "layers" else max(1, -(-len(table) // ROWS_SHOWN))
     shown = table.iloc[::step]
     columns = [str(column) for column in table.columns]
     rows = [[format_number(value) for value in row] for row in shown.astype(object).to_numpy().tolist()]
     return Excerpt(name=name, columns=columns, rows=rows, total=len(table))
-
-
-def _data_uri(path: Path) -> str | None:
-    if not path.is_file():
-        return None
-    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode("ascii")

@@ -1,39 +1,161 @@
-"""A probed model as a terminal shows it: one line a layer."""
+"""What was found in a probed model: sentences for the first screen, and a table for the terminal."""
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pandas
+import numpy as np
+import pandas as pd
 
 _STANDS_OUT = 4.0
 _PAIRS_SHOWN = 5
+_LEGEND = {
+    "entropy": "attention entropy in nats, mean over heads (0: one key gets all)",
+    "lowest": "entropy of the head with the least",
+    "highest": "entropy of the head with the most",
+    "normalised": "entropy over the log of the keys that a row sees (1: uniform)",
+    "first_key": "share of the attention on the first key",
+    "rank_lower": "stable rank of the lower MLP matrix (1: a single direction)",
+    "rank_gate": "stable rank of the gate",
+    "cosine": "mean |cosine| of distinct tokens at the layer's input (0: orthogonal)",
+    "index": "correlation of log-attention with Theorem 1's prediction (1: as predicted)",
+}
 
 
-def probe_as_text(tables: Mapping[str, pandas.DataFrame]) -> str:
-    """What was probed, a table of layers, and what could not be measured."""
+def probe_sentences(tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """At most one sentence a section, in the order attention, ranks, joint dynamics, representations."""
+    layers = tables["layers"]
+    said = [_of_attention(layers, tables), _of_ranks(layers), _of_theorem_1(tables), _of_cosines(layers)]
+    return [sentence for sentence in said if sentence]
+
+
+def _of_attention(layers: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> str:
+    if "entropy" not in layers or layers["entropy"].isna().all():
+        return ""
+    course = layers.dropna(subset="entropy").set_index("layer")["entropy"]
+    first, least = course.index[0], course.idxmin()
+    if len(course) == 1:
+        said = f"Attention entropy is {course.iloc[0]:.2f} nats"
+    elif least == first:
+        said = (
+            f"Attention entropy is least in layer {first} ({course.iloc[0]:.2f} nats) and "
+            f"{course.max():.2f} at most, in layer {course.idxmax()}"
+        )
+    else:
+        said = (
+            f"Attention entropy falls from {course.iloc[0]:.1f} nats in layer {first} to "
+            f"{course[least]:.1f} in layer {least}"
+        )
+        if course.iloc[-1] > course[least]:
+            said += f" and stands at {course.iloc[-1]:.1f} in the last"
+    if "first_key" in layers:
+        said += f"; {layers['first_key'].mean():.0%} of the mass lies on the first token"
+    return f"{said}.{_odd_head(tables)}"
+
+
+def _odd_head(tables: Mapping[str, pd.DataFrame]) -> str:
+    """The head that stands farthest from its layer, where one stands out at all."""
+    rows = tables["attention"]
+    rows = rows[rows["metric"].isin(("entropy", "attention_entropy"))]
+    heads = rows.groupby(["layer", "head"])["value"].mean().unstack("head")
+    if heads.shape[1] < 3:
+        return ""
+    middle = heads.median(axis=1)
+    apart = heads.sub(middle, axis=0)
+    scale = float(np.nanmedian(np.abs(apart.to_numpy()))) * 1.4826
+    layer, head = apart.abs().stack().idxmax()
+    if not scale > 0 or abs(apart.loc[layer, head]) < _STANDS_OUT * scale:
+        return ""
+    return (
+        f" Head {head} of layer {layer} stands out: {heads.loc[layer, head]:.2f} nats where its layer's "
+        f"median is {middle[layer]:.2f}."
+    )
+
+
+def _of_ranks(layers: pd.DataFrame) -> str:
+    column = next((name for name in ("rank_lower", "rank_gate") if name in layers), None)
+    if column is None or layers[column].isna().all():
+        return ""
+    course = layers.dropna(subset=column).set_index("layer")[column]
+    what = "lower MLP matrix" if column == "rank_lower" else "MLP's gate"
+    return (
+        f"The stable rank of the {what} lies between {course.min():.0f} (layer {course.idxmin()}) and "
+        f"{course.max():.0f} (layer {course.idxmax()})."
+    )
+
+
+def _of_theorem_1(tables: Mapping[str, pd.DataFrame]) -> str:
+    if "joint_dynamics" not in tables:
+        return ""
+    rows = tables["joint_dynamics"]
+    rows = rows[rows["position"].isna() & rows["head"].notna() & (rows["sink"] == "out")]
+    rows = rows[rows["scale"] == "linear"]
+    index = rows[(rows["metric"] == "index") & (rows["given"] == "nothing")]["value"].dropna()
+    null = rows[rows["metric"] == "null"]["value"].dropna().abs()
+    if index.empty or null.empty:
+        return ""
+    return (
+        f"Log-attention correlates with Theorem 1's prediction by {index.mean():.2f} on average over "
+        f"{len(index)} heads (shuffled tokens: {null.mean():.2f}), positively in {(index > 0).mean():.0%} of "
+        "them."
+    )
+
+
+def _of_cosines(layers: pd.DataFrame) -> str:
+    if "cosine" not in layers or layers["cosine"].isna().all():
+        return ""
+    course = layers.dropna(subset="cosine").set_index("layer")["cosine"]
+    return (
+        f"Distinct tokens have a mean |cosine| of {course.iloc[0]:.2f} at the input of layer "
+        f"{course.index[0]} and {course.iloc[-1]:.2f} at that of layer {course.index[-1]}."
+    )
+
+
+def probe_as_text(tables: Mapping[str, pd.DataFrame]) -> str:
+    """What was probed, a table of layers with its legend, and what could not be measured."""
     model = tables["model"].iloc[0]
     lines = [
         f"{model['model']}: {model['parameters']:,} parameters ({model['dtype']} on {model['device']}), "
         f"{model['tokens']:,} tokens in {model['windows']} windows of at most {model['longest_window']}",
         "",
     ]
-    if len(tables["layers"]):
-        lines.append(
-            tables["layers"].to_string(index=False, float_format=lambda value: f"{value:.3f}", na_rep="-")
-        )
+    layers = tables["layers"]
+    if len(layers):
+        lines += [*_fitting(layers), ""]
+        lines += [
+            line
+            for name in layers.columns
+            if name in _LEGEND
+            for line in _wrapped(f"{name:<11} {_LEGEND[name]}", " " * 12)
+        ]
         lines.append("")
     if "salience" in tables:
         lines += [*_salience_lines(tables["salience"]), ""]
     if "not_measured" in tables:
-        lines += [f"not measured: {row.section}: {row.reason}" for row in tables["not_measured"].itertuples()]
+        missing = tables["not_measured"].itertuples()
+        lines += [line for row in missing for line in _wrapped(f"not measured: {row.section}: {row.reason}")]
         lines.append("")
     return "\n".join(lines)
 
 
-def _salience_lines(table: pandas.DataFrame) -> list[str]:
+def _fitting(layers: pd.DataFrame) -> list[str]:
+    """The table in as many blocks of columns as the terminal's width asks for."""
+    table = layers.set_index("layer").rename_axis(index=None).rename_axis("layer", axis="columns")
+    text = table.to_string(float_format=lambda value: f"{value:.3f}", na_rep="-", line_width=_width())
+    return [line.rstrip(" \\") for line in text.splitlines()]
+
+
+def _width() -> int:
+    return max(40, shutil.get_terminal_size((100, 24)).columns)
+
+
+def _wrapped(text: str, following: str = "  ") -> list[str]:
+    return textwrap.wrap(text, min(110, _width()), subsequent_indent=following)
+
+
+def _salience_lines(table: pd.DataFrame) -> list[str]:
     """The context tokens that stand out most, and how many would by chance."""
     known = table[table["contrast_standard_error"] > 0]
     ratio = known["contrast"] / known["contrast_standard_error"]
@@ -47,7 +169,9 @@ def _salience_lines(table: pandas.DataFrame) -> list[str]:
         for row in some.itertuples()
     ]
     return [
-        f"salience: {len(beyond)} of {len(known)} pairs of query and context token have a contrast beyond "
-        f"{_STANDS_OUT:g} standard errors; the median is {ratio.median():.2f}, and 1 is noise",
+        *_wrapped(
+            f"salience: {len(beyond)} of {len(known)} pairs of query and context token have a contrast "
+            f"beyond {_STANDS_OUT:g} standard errors; the median is {ratio.median():.2f}, and 1 is noise"
+        ),
         *(f"  {line}" for line in shown),
     ]

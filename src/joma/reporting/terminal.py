@@ -5,9 +5,14 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from joma.claim import VERDICTS, Claim
+from joma.claim import VERDICTS, Claim, Verdict
+from joma.reporting.answer import answer_of, subject_of, verdict_words
+
+if TYPE_CHECKING:
+    from joma.runs.directory import Run
 
 
 def number(value: float | None) -> str:
@@ -15,21 +20,30 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def claims_as_text(claims: Sequence[Claim]) -> str:
+def run_as_text(run: Run) -> str:
+    """A run's claims, and last, where a terminal's reader looks first, the answer."""
+    width = _width()
+    sentences = [line for sentence in answer_of(run) for line in textwrap.wrap(sentence, width)]
+    words = verdict_words(subject_of(run))
+    return "\n".join([claims_as_text(run.claims, words), "", *sentences])
+
+
+def claims_as_text(claims: Sequence[Claim], words: Mapping[Verdict, str] | None = None) -> str:
     """One paragraph a claim: verdict, source and statement, then the numbers; a count at the end.
 
-    Claims of several groups (the first part of their ids) stand under their group's name.
+    With ``words``, the verdicts are called by these. Claims of several groups (the first part of their ids)
+    stand under their group's name.
     """
-    width = min(110, max(60, shutil.get_terminal_size((100, 24)).columns))
+    width = _width()
     groups = by_group(claims)
     lines: list[str] = []
     for name, members in groups.items():
         if len(groups) > 1:
-            lines += [f"== {name} ({tally(members)})", ""]
+            lines += [f"== {name} ({tally(members, words)})", ""]
         for claim in members:
-            lines += _paragraph(claim, width)
+            lines += _paragraph(claim, width, words)
         lines.append("")
-    return "\n".join([*lines, tally(claims)])
+    return "\n".join([*lines, tally(claims, words)])
 
 
 def by_group(claims: Sequence[Claim]) -> dict[str, list[Claim]]:
@@ -40,8 +54,13 @@ def by_group(claims: Sequence[Claim]) -> dict[str, list[Claim]]:
     return groups
 
 
-def _paragraph(claim: Claim, width: int) -> list[str]:
-    head = f"{claim.verdict.upper():<10} {claim.source}: {claim.statement}"
+def _width() -> int:
+    return min(110, max(40, shutil.get_terminal_size((100, 24)).columns))
+
+
+def _paragraph(claim: Claim, width: int, words: Mapping[Verdict, str] | None) -> list[str]:
+    verdict = words[claim.verdict] if words else claim.verdict
+    head = f"{verdict.upper():<10} {claim.source}: {claim.statement}"
     details = []
     if claim.correction:
         details.append(f"right is: {claim.correction}")
@@ -62,14 +81,17 @@ def _paragraph(claim: Claim, width: int) -> list[str]:
     return lines
 
 
-def tally(claims: Sequence[Claim]) -> str:
-    """``12 hold, 3 corrected, 1 fails``: how many claims have each verdict."""
+def tally(claims: Sequence[Claim], words: Mapping[Verdict, str] | None = None) -> str:
+    """How many claims have each verdict: ``12 claims: 8 hold, 3 corrected, 1 does not hold here``.
+
+    With ``words``, the verdicts are called by these.
+    """
     counts = Counter(claim.verdict for claim in claims)
+    several = {"holds": "hold", "fails": "do not hold here"}
+    one = {"fails": "does not hold here"}
     parts = []
     for verdict in VERDICTS:
         if counts[verdict]:
-            word = (
-                {"holds": "hold", "fails": "fail"}.get(verdict, verdict) if counts[verdict] > 1 else verdict
-            )
-            parts.append(f"{counts[verdict]} {word}")
+            usual = (several if counts[verdict] > 1 else one).get(verdict, verdict)
+            parts.append(f"{counts[verdict]} {words[verdict] if words else usual}")
     return f"{len(claims)} claim{'s' if len(claims) != 1 else ''}: " + (", ".join(parts) or "none")

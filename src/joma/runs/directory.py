@@ -147,7 +147,8 @@ def _finish(
     tables = {name: _read_table(directory / f"{name}.parquet") for name in tables}
     _write_figures(experiment, tables, directory)
     claims = experiment.claims(tables)
-    _write_yaml(directory / _SETTINGS, {**description, "tables": sorted(tables)})
+    said = {"answer": experiment.answer(tables), "figure": experiment.caption()}
+    _write_yaml(directory / _SETTINGS, {**description, **said, "tables": sorted(tables)})
     _write_json_claims(directory, claims)
     for leftover in ("parts", "checkpoints"):
         shutil.rmtree(directory / leftover, ignore_errors=True)
@@ -231,6 +232,7 @@ def _describe(experiment: Experiment, preset: str) -> dict[str, Any]:
         "experiment": experiment.name(),
         "title": experiment.heading(),
         "reproduces": experiment.reproduces,
+        "subject": experiment.subject,
         "preset": preset,
         "command": experiment.command(),
         "settings": settings,

@@ -69,7 +69,8 @@ class Job(ABC):
 
     * ``run``: ``run(settings, progress) -> {name of a table: tidy table}`` measures;
     * ``figure``: ``draw(settings, tables) -> Figure``, from the tables alone;
-    * ``claims``: ``claims(settings, tables) -> [Claim, ...]``, from the tables alone.
+    * ``claims``: ``claims(settings, tables) -> [Claim, ...]``, from the tables alone, and, where there is
+      more to say than the claims do, ``answer(settings, tables) -> [sentence, ...]``.
 
     Tables are tidy (one row per measurement; columns ``run, step, layer, head, metric, value, unit,
     error_bound, dtype`` as they apply).
@@ -79,6 +80,8 @@ class Job(ABC):
     """One line: what a user sees in ``joma list``."""
     reproduces: ClassVar[str]
     """The figure or table: ``JoMA Fig. 6``."""
+    subject: ClassVar[Literal["papers", "model"]] = "papers"
+    """What the verdicts are about: the papers' statements, or a user's own model."""
 
     seed: int = setting(0, "seed of every random number", at_least=0)
 
@@ -143,6 +146,19 @@ class Job(ABC):
         """The paper's statements, judged from the tables alone."""
         judged: list[Claim] = self._beside("claims").claims(self, tables)
         return judged
+
+    def answer(self, tables: Mapping[str, pandas.DataFrame]) -> list[str]:
+        """One to three sentences that say what was found; empty where the claims say it all."""
+        if type(self).claims is not Job.claims:
+            return []  # the job brings its own claims along, with no module beside it
+        say = getattr(self._beside("claims"), "answer", None)
+        return [] if say is None else say(self, tables)
+
+    def caption(self) -> str:
+        """What the figure shows, for those who cannot see it: what its ``draw`` says of itself."""
+        own = type(self).draw
+        draw = own if own is not Job.draw else self._beside("figure").draw
+        return " ".join((draw.__doc__ or "").split())
 
     def _beside(self, module: str) -> types.ModuleType:
         return importlib.import_module(f"{type(self).__module__}.{module}")

@@ -1,0 +1,32 @@
+"""Figures for a page: small enough to embed, sharp enough to read."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+
+from PIL import Image
+
+LARGEST = 125_000
+"""Bytes that a figure may take on the page in one theme."""
+_WIDTHS_AND_QUALITIES = ((1700, 90), (1700, 84), (1600, 80), (1450, 78), (1300, 75), (1000, 70))
+
+
+def embedded(path: Path) -> str | None:
+    """A figure as a data URI, or None where there is none; a link is not followed.
+
+    The page takes the first form that is small enough; the file on disk stays as it is.
+    """
+    if path.is_symlink() or not path.is_file():
+        return None
+    with Image.open(path) as opened:
+        picture = opened.convert("RGB")
+    for widest, quality in _WIDTHS_AND_QUALITIES:
+        size = min(picture.width, widest), round(picture.height * min(1.0, widest / picture.width))
+        buffer = io.BytesIO()
+        picture.resize(size, Image.Resampling.LANCZOS).save(buffer, "webp", quality=quality, method=4)
+        text = base64.b64encode(buffer.getvalue()).decode("ascii")
+        if len(text) <= LARGEST:
+            break
+    return f"data:image/webp;base64,{text}"
