@@ -27,6 +27,7 @@ bench: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/errata.py
+	$(BIN)/python docs/results.py
 	$(BIN)/mkdocs build --strict
 
 # The text of the demo is installed without its dependencies: joma reads its file and imports nothing of it.

@@ -1,0 +1,208 @@
+"""Where each result of the papers is: its functions, its checks, its experiments.
+
+The list is generated into the site (``docs/results.py``) and held complete by a test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Result:
+    """A numbered statement, equation, figure or table of a paper, and where joma has it."""
+
+    source: str
+    """Paper and number: ``JoMA Theorem 4``."""
+    says: str
+    """What it is about, in a few words."""
+    functions: tuple[str, ...] = ()
+    """Dotted names below ``joma``."""
+    checks: tuple[str, ...] = ()
+    """Groups of ``joma check``."""
+    experiments: tuple[str, ...] = ()
+    """Names for ``joma run``."""
+    note: str = ""
+    """Why it has none of these, where it has none."""
+
+
+RESULTS = (
+    Result("JoMA Eq. 1, Eq. 2", "the block and its dynamics", ("theory.block.Block",), ("block",)),
+    Result(
+        "JoMA Assumption 1",
+        "stationary back-propagated gradients",
+        note="an assumption: each function that needs it says so",
+    ),
+    Result("JoMA Fig. 1", "overview of the framework", note="a drawing"),
+    Result(
+        "JoMA Theorem 1",
+        "attention logits as a function of the lower MLP weights",
+        (
+            "theory.invariants.first_integral",
+            "theory.invariants.predict_logits",
+            "theory.invariants.softmax_logits",
+            "dynamics.reduced_flow.forecast",
+            "theory.optimizers.momentum_drift",
+            "theory.coherence.predicted_drift",
+        ),
+        ("theorem1", "theorem1_softmax", "momentum", "weight_decay", "adam", "coherence"),
+        ("fig2", "forecast", "optimizers", "almost_orthogonal", "embeddings", "joint_dynamics"),
+    ),
+    Result("JoMA Fig. 2", "Theorem 1 under softmax attention", (), ("theorem1_softmax",), ("fig2",)),
+    Result(
+        "JoMA Theorem 2",
+        "linear MLP: the winner takes all",
+        ("theory.winner_take_all.WinnerTakeAll", "theory.winner_take_all.erf_invariant"),
+        ("theorem2",),
+        ("fig3", "linear_agrees"),
+    ),
+    Result("JoMA Fig. 3", "growth of components in a linear MLP", (), (), ("fig3",)),
+    Result(
+        "JoMA Lemma 1",
+        "expectations of a gate under isotropic laws",
+        ("theory.isotropic.gate_moments", "theory.isotropic.gated_expectation"),
+        ("lemma1",),
+    ),
+    Result(
+        "JoMA Lemma 2",
+        "the flow of a mixture of isotropic laws",
+        ("theory.isotropic.mixture_flow",),
+        ("lemma2",),
+    ),
+    Result(
+        "JoMA Lemma 3", "theta_1, theta_2 and the potential F", ("theory.isotropic.potential",), ("lemma3",)
+    ),
+    Result(
+        "JoMA Lemma 4",
+        "when critical points exist",
+        ("theory.critical_points.find_critical_points", "theory.critical_points.equation_58"),
+        ("lemma4",),
+        ("fig9",),
+    ),
+    Result("JoMA Fig. 9", "the curve G(y)", ("theory.critical_points.G",), (), ("fig9",)),
+    Result("JoMA Lemma 5", "derivatives of theta", ("theory.isotropic.theta_derivatives",), ("lemma5",)),
+    Result(
+        "JoMA Theorem 3",
+        "the lower layer near a critical point",
+        ("theory.critical_points.linearise",),
+        ("theorem3",),
+    ),
+    Result(
+        "JoMA Eq. 6",
+        "salient components under attention, as printed",
+        ("theory.salience.solve", "theory.salience.elapsed_time", "dynamics.salience_flow.integrate"),
+        ("equation6",),
+        ("fig4",),
+    ),
+    Result("JoMA Lemma 6", "a bound of (1 - exp(-y^2))/y", ("theory.salience.lemma_6",), ("lemma6",)),
+    Result("JoMA Lemma 7", "a bound of Gaussian integrals", ("theory.salience.lemma_7",), ("lemma7",)),
+    Result(
+        "JoMA Theorem 4",
+        "convergence of salient and other components (of Eq. 6)",
+        ("theory.salience.asymptotic_ratio", "theory.salience.needed_convergence"),
+        ("theorem4",),
+        ("theorem4",),
+    ),
+    Result(
+        "JoMA Fig. 4",
+        "the dip and the bounce (of Eq. 6)",
+        ("dynamics.salience_flow.script_dynamics",),
+        ("fig4",),
+        ("fig4",),
+    ),
+    Result(
+        "JoMA Lemma 8",
+        "products of transition matrices",
+        ("theory.latent_tree.transition_matrix",),
+        ("lemma8",),
+    ),
+    Result(
+        "JoMA Lemma 9", "a latent and its descendants", ("theory.latent_tree.pair_distribution",), ("lemma9",)
+    ),
+    Result(
+        "JoMA Theorem 5",
+        "co-occurrence in a hierarchical binary tree",
+        ("theory.latent_tree.cooccurrence", "theory.class_labels.root_bias"),
+        ("theorem5",),
+        ("theorem5", "latent_depth"),
+    ),
+    Result(
+        "JoMA Eq. 8",
+        "Theorem 5 for nearly deterministic trees",
+        ("theory.latent_tree.cooccurrence_expansion",),
+        ("equation8",),
+        ("theorem5",),
+    ),
+    Result("JoMA Fig. 5", "which tokens are associated first", (), (), ("fig5", "latent_depth")),
+    Result(
+        "JoMA Fig. 6",
+        "entropy of a trained decoder dips and bounces",
+        ("measures.bounce.bounce",),
+        (),
+        ("fig6", "bounce_helps"),
+    ),
+    Result(
+        "JoMA Fig. 7",
+        "entropy and stable rank of published models",
+        ("measures.ranks.stable_rank.stable_rank",),
+    ),
+    Result("JoMA Fig. 8", "learning rates and sparsity", (), (), ("fig6",)),
+    Result(
+        "JoMA Table 1",
+        "latents and hidden neurons",
+        ("measures.alignment.latent_neuron_alignment",),
+        (),
+        ("table1",),
+    ),
+    Result("JoMA Fig. 10", "pattern superposition", ("probes.neurons.probe.probe_neurons",), (), ("fig10",)),
+    Result(
+        "CDAG Theorem 1",
+        "back-propagated gradients along a feature graph",
+        ("theory.feature_graph.guaranteed_correlation", "theory.feature_graph.counterexample"),
+        ("cdag",),
+        ("cdag",),
+    ),
+    Result(
+        "Scan&Snap Y and Z",
+        "dynamics of the reparametrised one-layer transformer",
+        ("theory.scan_snap.equations.velocities", "dynamics.token_flow.token_flow"),
+        ("snap_dynamics",),
+        ("snap_embeddings", "snap_yz_layers", "snap_tfidf"),
+    ),
+    Result(
+        "Scan&Snap Lemma 2",
+        "sentences of many tokens",
+        ("theory.scan_snap.equations.attended",),
+        ("snap_lemma2",),
+    ),
+    Result(
+        "Scan&Snap Theorem 1",
+        "the form of the decoder's gradient",
+        ("theory.scan_snap.decoder.gradient_form", "theory.scan_snap.decoder.decoder_logit"),
+        ("snap_theorem1", "snap_decoder"),
+    ),
+    Result(
+        "Scan&Snap Theorem 2",
+        "common tokens fall, distinct ones rise",
+        ("theory.scan_snap.fates.pull_of_form",),
+        ("snap_theorem2",),
+        ("linear_agrees", "snap_fig4"),
+    ),
+    Result(
+        "Scan&Snap Theorem 3",
+        "the growth of distinct tokens",
+        ("theory.scan_snap.fates.relative_gain", "theory.scan_snap.fates.gain_bounds"),
+        ("snap_theorem3",),
+        ("snap_phases",),
+    ),
+    Result(
+        "Scan&Snap Theorem 4",
+        "scanning, then snapping",
+        ("theory.scan_snap.snapping.gain", "theory.scan_snap.snapping.gain_printed"),
+        ("snap_theorem4",),
+        ("snap_phases",),
+    ),
+    Result("Scan&Snap Fig. 4", "attention over training", (), (), ("snap_fig4",)),
+    Result("Scan&Snap Fig. 6", "entropy against learning rates", (), (), ("snap_fig6",)),
+    Result("Scan&Snap Fig. 7", "attention of a trained transformer", (), (), ("snap_fig7",)),
+)
