@@ -9,8 +9,8 @@ from joma.theory.results import RESULTS, Result
 HEAD = """# The papers' results
 
 Where each theorem, lemma, equation, figure and table is: its functions, the groups of `joma check` that
-verify it, the experiments (`joma run NAME`) that show it. This page is written by `python docs/results.py` from the
-list in `joma.theory`.
+verify it, the experiments (`joma run NAME`) that show it. This page is written by `python docs/results.py`
+from the list in `joma.theory`.
 
 | result | about | functions | checks | experiments |
 |---|---|---|---|---|

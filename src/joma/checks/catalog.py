@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from joma.claim import Claim
 from joma.errors import InputError, nearest
 from joma.progress import Progress
+from joma.threads import limited
 
 MODULES = (
     "block",
@@ -44,4 +45,5 @@ def run_checks(names: Sequence[str] = (), progress: Progress | None = None) -> l
             raise InputError(f"there is no group of checks {name!r}; {nearest(name, known)}")
     chosen = list(names) or list(known)
     progress = progress or Progress()
-    return [claim for name in progress.track(chosen, "joma check") for claim in known[name]()]
+    with limited(1):
+        return [claim for name in progress.track(chosen, "joma check") for claim in known[name]()]

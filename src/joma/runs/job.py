@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from joma.errors import InputError, nearest
+from joma.progress import usable_cores
+from joma.threads import limited
 
 if TYPE_CHECKING:
     import pandas
@@ -82,6 +84,9 @@ class Job(ABC):
     """The figure or table: ``JoMA Fig. 6``."""
     subject: ClassVar[Literal["papers", "model"]] = "papers"
     """What the verdicts are about: the papers' statements, or a user's own model."""
+    threads: ClassVar[int] = 1
+    """Threads that a process of the job computes with; 0: as many as there are cores. More than one pays
+    for large matrices only, and where parts run in processes of their own, the cores are taken."""
 
     seed: int = setting(0, "seed of every random number", at_least=0)
 
@@ -134,8 +139,9 @@ class Job(ABC):
 
     def run(self, progress: Progress) -> dict[str, pandas.DataFrame]:
         """Measure: name of a table -> tidy table."""
-        tables: dict[str, pandas.DataFrame] = self._beside("run").run(self, progress)
-        return tables
+        measure: Callable[[Job, Progress], dict[str, pandas.DataFrame]] = self._beside("run").run
+        with limited(self.threads or usable_cores()):
+            return measure(self, progress)
 
     def draw(self, tables: Mapping[str, pandas.DataFrame]) -> Figure:
         """The figure, from the tables alone."""
