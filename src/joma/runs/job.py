@@ -84,7 +84,7 @@ class Job(ABC):
     """The figure or table: ``JoMA Fig. 6``."""
     subject: ClassVar[Literal["papers", "model"]] = "papers"
     """What the verdicts are about: the papers' statements, or a user's own model."""
-    threads: ClassVar[int] = 1
+    threads: ClassVar[int] = 0
     """Threads that a process of the job computes with; 0: as many as there are cores. More than one pays
     for large matrices only, and where parts run in processes of their own, the cores are taken."""
 
