@@ -5,12 +5,20 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from joma.errors import InputError
 
 Verdict = Literal["holds", "corrected", "fails", "not tested"]
 VERDICTS: tuple[Verdict, ...] = ("holds", "corrected", "fails", "not tested")
+
+
+class Facts(TypedDict):
+    """What a claim says, tested or not: for those that are judged in one case and left out in another."""
+
+    id: str
+    source: str
+    statement: str
 
 
 @dataclass(frozen=True, kw_only=True)

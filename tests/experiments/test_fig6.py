@@ -9,6 +9,7 @@ import pytest
 
 from joma.errors import InputError
 from joma.experiments.fig6 import Fig6
+from joma.experiments.fig6.run import _find_bounces
 from joma.progress import Progress
 from joma.reporting.figures import style
 
@@ -66,8 +67,6 @@ def test_figure_and_claims_come_from_the_tables_alone(tables: dict[str, pd.DataF
 
 def made_up(entropy: Any, rank: Any, every: int = 50) -> dict[str, pd.DataFrame]:
     """Tables of two runs whose curves are given functions of the step."""
-    from joma.experiments.fig6 import _find_bounces
-
     random = np.random.default_rng(0)
     steps = np.arange(0, 4001, every)
     rows = []

@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 from joma.errors import InputError
-from joma.experiments.joint_dynamics import JointDynamics, of_layers
+from joma.experiments.joint_dynamics import JointDynamics
 from joma.experiments.joint_dynamics.block import block_flows
+from joma.experiments.joint_dynamics.tables import of_layers
 from joma.progress import Progress
 from joma.reporting.figures import style
 
@@ -93,7 +94,7 @@ def test_claims_can_hold_and_fail(tables: dict[str, pd.DataFrame]) -> None:
 
 
 def test_block_flow_with_exp_attention_goes_to_one() -> None:
-    table = block_flows(tokens=20, neurons=5, runs=3, draws=10, seed=3)
+    table = block_flows(JointDynamics(block_tokens=20, block_neurons=5, block_runs=3, draws=10, seed=3))
     index = table[table["metric"] == "index"]
     exp = index[index["attention"] == "exp"]
     zero, random = exp[exp["start"] == "zero"], exp[exp["start"] == "random"]

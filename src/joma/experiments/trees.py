@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
-    from joma.theory.latent_tree import LatentTree
+from joma.arguments import Array
+from joma.errors import InputError
+from joma.theory.latent_tree import LatentTree
 
+States = NDArray[np.int8]
 MOST_ENUMERATED = 22
 """Latents of the largest tree that is enumerated state by state."""
 
@@ -21,10 +24,6 @@ def tree_below_classes(
     The tree holds the first child alone (what two tokens below it do does not depend on the others),
     or ``with_all`` all D of them. L = ``depth`` counts edges from the class label to a token.
     """
-    import numpy as np
-
-    from joma.theory.latent_tree import LatentTree
-
     triggered = 1 - np.eye(classes)
     return LatentTree.uniform(
         class_probabilities=np.full(classes, 1 / classes),
@@ -35,10 +34,8 @@ def tree_below_classes(
     )
 
 
-def sample(tree: LatentTree, count: int, seed: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+def sample(tree: LatentTree, count: int, seed: int | Sequence[int]) -> tuple[NDArray[np.int64], States]:
     """``count`` draws from the top down: class labels (count,) and the latents y (count, nodes), 0 or 1."""
-    import numpy as np
-
     random = np.random.default_rng(seed)
     prior, zero = np.asarray(tree.class_probabilities), np.atleast_2d(np.asarray(tree.zero_given_class))
     labels = random.choice(len(prior), size=count, p=prior)
@@ -51,16 +48,12 @@ def sample(tree: LatentTree, count: int, seed: Any) -> tuple[NDArray[Any], NDArr
     return labels, values.T
 
 
-def enumerate_states(tree: LatentTree) -> tuple[NDArray[Any], NDArray[Any]]:
+def enumerate_states(tree: LatentTree) -> tuple[States, Array]:
     """Every state of the latents (states, nodes) and its probability (states,), classes summed out.
 
     Raises:
         InputError: a tree of more than :data:`MOST_ENUMERATED` latents.
     """
-    import numpy as np
-
-    from joma.errors import InputError
-
     if tree.nodes > MOST_ENUMERATED:
         raise InputError(
             f"enumerate_states: a tree of {tree.nodes} latents has 2^{tree.nodes} states; "
@@ -76,10 +69,8 @@ def enumerate_states(tree: LatentTree) -> tuple[NDArray[Any], NDArray[Any]]:
     return states, probability
 
 
-def ancestor_heights(leaves: int, children: int = 2) -> NDArray[Any]:
+def ancestor_heights(leaves: int, children: int = 2) -> NDArray[np.int64]:
     """H of every pair of leaves of one complete tree (leaves, leaves): edges up to the common ancestor."""
-    import numpy as np
-
     left, right = np.arange(leaves)[:, None], np.arange(leaves)[None, :]
     heights = np.zeros((leaves, leaves), dtype=np.int64)
     while (left != right).any():

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; black comes from the theme.
@@ -79,3 +82,10 @@ def ink() -> str:
     import matplotlib as mpl
 
     return str(mpl.rcParams["text.color"])
+
+
+def square_root_steps(axis: Axes, last: int) -> None:
+    """The horizontal axis from step 0 to ``last``, on a scale that shows the first steps too."""
+    axis.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0.0)), np.square))
+    axis.set_xlim(0, last)
+    axis.set_xticks([round(share * last) for share in (0, 0.02, 0.1, 0.3, 0.6, 1)])

@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
 
-if TYPE_CHECKING:
-    import pandas
+import pandas as pd
+from scipy.stats import t
 
-    from joma.claim import Claim
+from joma.claim import Claim, Facts, judge, not_tested
+from joma.experiments.bounce_helps import WAYS, BounceHelps
 
 SIGNIFICANT = 0.05
 
-WAYS = {"projections": "queries and keys frozen", "entropy": "entropy pinned"}
+
+def claims(settings: BounceHelps, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+    """Is there a bounce; what does stopping at the dip cost in one layer and in several?"""
+    bounces, costs = tables["bounces"], tables["costs"]
+    several = [depth for depth in settings.layers if depth > 1]
+    return [
+        there_is_a_bounce(bounces),
+        useless_in_one_layer(costs),
+        *(useful_in_several(costs, several, way) for way in WAYS),
+        dip_is_special(costs, several),
+        entropy_was_held(tables["curves"], bounces),
+    ]
 
 
-def _cost(costs: pandas.DataFrame, depth: int | list[int], way: str, when: str) -> Any:
+def _cost(costs: pd.DataFrame, depth: int | list[int], way: str, when: str) -> pd.Series[float]:
     depths = [depth] if isinstance(depth, int) else depth
     chosen = costs["depth"].isin(depths) & (costs["way"] == way) & (costs["when"] == when)
     return costs[chosen].groupby("seed")["cost"].mean()
 
 
-def _uncertainty(values: Any) -> float:
+def _uncertainty(values: pd.Series[float]) -> float:
     """Half of the one-sided 95 % interval of a mean over seeds (Student's t)."""
-    from scipy.stats import t
-
     return float(t.isf(SIGNIFICANT, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
 
 
-def there_is_a_bounce(bounces: pandas.DataFrame) -> Claim:
+def there_is_a_bounce(bounces: pd.DataFrame) -> Claim:
     """Without a rebound in the untouched runs there is nothing to test."""
-    from joma.claim import judge
-
     return judge(
         bool((bounces["rebound_probability"] < SIGNIFICANT).all()),
         id="bounce_helps.bounces",
@@ -45,11 +53,9 @@ def there_is_a_bounce(bounces: pandas.DataFrame) -> Claim:
     )
 
 
-def useless_in_one_layer(costs: pandas.DataFrame) -> Claim:
+def useless_in_one_layer(costs: pd.DataFrame) -> Claim:
     """Freezing at the dip costs nothing in one layer."""
-    from joma.claim import judge, not_tested
-
-    facts: dict[str, Any] = {
+    facts: Facts = {
         "id": "bounce_helps.one_layer",
         "source": "JoMA Sec. 5, poster",
         "statement": "in one layer the phase after the dip brings no clear benefit",
@@ -70,11 +76,9 @@ def useless_in_one_layer(costs: pandas.DataFrame) -> Claim:
     )
 
 
-def useful_in_several(costs: pandas.DataFrame, several: list[int], way: str) -> Claim:
+def useful_in_several(costs: pd.DataFrame, several: list[int], way: str) -> Claim:
     """Stopping attention at the dip costs held-out loss in several layers, and more than in one."""
-    from joma.claim import judge, not_tested
-
-    facts: dict[str, Any] = {
+    facts: Facts = {
         "id": f"bounce_helps.several_layers_{way}",
         "source": "JoMA Sec. 5, poster",
         "statement": f"in several layers the phase after the dip helps: with {WAYS[way]} there, loss is lost",
@@ -97,11 +101,9 @@ def useful_in_several(costs: pandas.DataFrame, several: list[int], way: str) -> 
     )
 
 
-def dip_is_special(costs: pandas.DataFrame, several: list[int]) -> Claim:
+def dip_is_special(costs: pd.DataFrame, several: list[int]) -> Claim:
     """Stopping at the dip against stopping at a random other step, seed by seed."""
-    from joma.claim import judge, not_tested
-
-    facts: dict[str, Any] = {
+    facts: Facts = {
         "id": "bounce_helps.dip_is_special",
         "source": "JoMA Sec. 5 (implied)",
         "statement": "in several layers, stopping attention at the dip costs more than at another time",
@@ -125,10 +127,8 @@ def dip_is_special(costs: pandas.DataFrame, several: list[int]) -> Claim:
     )
 
 
-def entropy_was_held(curves: pandas.DataFrame, bounces: pandas.DataFrame) -> Claim:
+def entropy_was_held(curves: pd.DataFrame, bounces: pd.DataFrame) -> Claim:
     """The intervention does what it says: pinned heads keep their entropy."""
-    from joma.claim import judge
-
     entropy = curves[(curves["metric"] == "attention_entropy") & (curves["when"] != "random")]
     keys = ["depth", "seed", "layer", "head"]
     after = entropy[entropy["step"] > entropy["stop"]]
@@ -154,5 +154,5 @@ def entropy_was_held(curves: pandas.DataFrame, bounces: pandas.DataFrame) -> Cla
     )
 
 
-def _listed(values: Any) -> str:
+def _listed(values: pd.Series[float]) -> str:
     return ", ".join(f"{value:+.4f}" for value in values)

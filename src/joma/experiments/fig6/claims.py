@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
 
+import numpy as np
+import pandas as pd
+from scipy.stats import spearmanr
+
+from joma.claim import Claim, Facts, judge, not_tested
 from joma.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas
-
-    from joma.claim import Claim
+from joma.experiments.fig6 import Fig6
 
 LEAST_DIP = 0.5
 LEAST_REBOUND = 0.2
 SIGNIFICANT = 0.05
 
 
-def falls(entropy: pandas.DataFrame) -> Claim:
-    from joma.claim import judge
+def claims(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+    """What Fig. 6 and its text say, each against its null."""
+    bounces = tables["bounces"]
+    top = bounces[bounces["layer"] == bounces["depth"] - 1]
+    entropy = top[top["metric"] == "attention_entropy"]
+    rank = top[top["metric"] == "stable_rank"]
+    return [
+        falls(entropy),
+        rises(entropy),
+        early_transient(entropy, settings.learning_rate),
+        bottom_bounces_less(bounces),
+        *rank_follows(rank, entropy),
+        _agrees_with_authors(settings, tables["curves"]),
+    ]
 
+
+def _agrees_with_authors(settings: Fig6, curves: pd.DataFrame) -> Claim:
+    facts: Facts = {
+        "id": "fig6.authors",
+        "source": "JoMA Fig. 6, authors' recorded curves",
+        "statement": "the top layer's entropy over training has the shape of the authors' own curve",
+    }
+    if "wikitext-2" not in settings.corpus.replace("_", "-").lower():
+        return not_tested(**facts, reason=f"the corpus is {settings.corpus}, not WikiText-2")
+    if not settings.authors_curves:
+        return not_tested(**facts, reason="no file of the authors' curves was given (setting authors_curves)")
+    return compare_with_authors(curves, settings.authors_curves, settings.learning_rate, settings.seed, facts)
+
+
+def falls(entropy: pd.DataFrame) -> Claim:
     worst = entropy.loc[entropy["depth_of_dip"].idxmin()]
     return judge(
         bool(worst["depth_of_dip"] >= LEAST_DIP and entropy["dip_probability"].max() < SIGNIFICANT),
@@ -35,9 +63,7 @@ def falls(entropy: pandas.DataFrame) -> Claim:
     )
 
 
-def rises(entropy: pandas.DataFrame) -> Claim:
-    from joma.claim import judge
-
+def rises(entropy: pd.DataFrame) -> Claim:
     worst = entropy.loc[entropy["rebound"].idxmin()]
     return judge(
         bool(worst["rebound"] >= LEAST_REBOUND and entropy["rebound_probability"].max() < SIGNIFICANT),
@@ -54,9 +80,7 @@ def rises(entropy: pandas.DataFrame) -> Claim:
     )
 
 
-def early_transient(entropy: pandas.DataFrame, learning_rate: float) -> Claim:
-    from joma.claim import judge
-
+def early_transient(entropy: pd.DataFrame, learning_rate: float) -> Claim:
     seen = entropy["transient_step"].notna()
     smallest = (
         entropy.loc[seen, ["transient_depth", "transient_rebound"]].min(axis=1).min() if seen.any() else 0.0
@@ -83,10 +107,8 @@ def early_transient(entropy: pandas.DataFrame, learning_rate: float) -> Claim:
     )
 
 
-def bottom_bounces_less(bounces: pandas.DataFrame) -> Claim:
-    from joma.claim import judge, not_tested
-
-    facts: dict[str, Any] = {
+def bottom_bounces_less(bounces: pd.DataFrame) -> Claim:
+    facts: Facts = {
         "id": "fig6.bottom",
         "source": "JoMA Fig. 6",
         "statement": "in deep models the bottom layer's entropy rebounds less than the top layer's",
@@ -108,9 +130,7 @@ def bottom_bounces_less(bounces: pandas.DataFrame) -> Claim:
     )
 
 
-def rank_follows(rank: pandas.DataFrame, entropy: pandas.DataFrame) -> list[Claim]:
-    from joma.claim import judge
-
+def rank_follows(rank: pd.DataFrame, entropy: pd.DataFrame) -> list[Claim]:
     fall, rise = rank["depth_of_dip"] / rank["start"], rank["rebound"] / rank["start"]
     source = "JoMA Sec. 4 (rank of the lower MLP layer)"
     significant = f"p < {SIGNIFICANT}"
@@ -145,15 +165,9 @@ def rank_follows(rank: pandas.DataFrame, entropy: pandas.DataFrame) -> list[Clai
 
 
 def compare_with_authors(
-    curves: pandas.DataFrame, path: str, learning_rate: float, seed: int, facts: dict[str, Any]
+    curves: pd.DataFrame, path: str, learning_rate: float, seed: int, facts: Facts
 ) -> Claim:
     """Rank correlation over common steps with the authors' curve of the same depth and learning rate."""
-    import numpy as np
-    import pandas as pd
-    from scipy.stats import spearmanr
-
-    from joma.claim import judge, not_tested
-
     try:
         theirs = pd.read_csv(path)
         theirs = theirs[np.isclose(theirs["lr"], learning_rate, rtol=1e-6)]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-if TYPE_CHECKING:
-    import pandas
+import pandas as pd
 
-    from joma.claim import Claim
+from joma.claim import Claim, judge
+from joma.experiments.joint_dynamics import JointDynamics
+from joma.experiments.joint_dynamics.tables import of_layers
 
 EXACT = 1e-6
 SPREADS = 2.0
@@ -16,10 +17,20 @@ SAME_SIGN = 0.9
 _SHUFFLED = "the same index with the prediction shuffled over the tokens"
 
 
-def exp_flow(block: pandas.DataFrame) -> Claim:
-    """The positive control."""
-    from joma.claim import judge
+def claims(settings: JointDynamics, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+    """Theorem 1's sign, in the block and in decoders, each against its null."""
+    curves = tables["curves"]
+    return [
+        exp_flow(tables["block"]),
+        positive_at_first(curves, 2 * settings.measure_every),
+        positive_when_trained(curves),
+        grows_with_training(curves),
+        sign_of_the_values(curves),
+    ]
 
+
+def exp_flow(block: pd.DataFrame) -> Claim:
+    """The positive control."""
     from_zero = block[(block["start"] == "zero") & (block["time"] > 0)]
     exp = from_zero[from_zero["attention"] == "exp"]
     index = exp[exp["metric"] == "index"]["value"]
@@ -44,23 +55,18 @@ def exp_flow(block: pandas.DataFrame) -> Claim:
     )
 
 
-def chance(curves: pandas.DataFrame) -> float:
+def chance(curves: pd.DataFrame) -> float:
     """How large an index means nothing: two spreads of the shuffled null, or what untrained decoders have.
 
     Words recur in all windows, so the random weights of one network leave an index that no shuffle within
     the windows shows.
     """
-    from joma.experiments.joint_dynamics import of_layers
-
     untrained = of_layers(curves[curves["step"] == 0])["value"].abs().max()
     return float(max(SPREADS * of_layers(curves, "null_spread")["value"].max(), untrained))
 
 
-def positive_at_first(curves: pandas.DataFrame, until: int) -> Claim:
+def positive_at_first(curves: pd.DataFrame, until: int) -> Claim:
     """Theorem 1's sign in the first steps, where the weights are still small."""
-    from joma.claim import judge
-    from joma.experiments.joint_dynamics import of_layers
-
     early = of_layers(curves[(curves["step"] > 0) & (curves["step"] <= until)])
     highest = early.loc[early.groupby(["run", "layer"])["value"].idxmax()]
     largest = chance(curves)
@@ -79,11 +85,8 @@ def positive_at_first(curves: pandas.DataFrame, until: int) -> Claim:
     )
 
 
-def positive_when_trained(curves: pandas.DataFrame) -> Claim:
+def positive_when_trained(curves: pd.DataFrame) -> Claim:
     """Theorem 1's sign in decoders."""
-    from joma.claim import judge
-    from joma.experiments.joint_dynamics import of_layers
-
     last = curves[curves["step"] == curves["step"].max()]
     index = of_layers(last).set_index(["run", "layer"])["value"]
     largest = chance(curves)
@@ -104,11 +107,8 @@ def positive_when_trained(curves: pandas.DataFrame) -> Claim:
     )
 
 
-def grows_with_training(curves: pandas.DataFrame) -> Claim:
+def grows_with_training(curves: pd.DataFrame) -> Claim:
     """Whether training moves the index the way that the theorem says."""
-    from joma.claim import judge
-    from joma.experiments.joint_dynamics import of_layers
-
     ends = [
         of_layers(curves[curves["step"] == step]).set_index(["run", "layer"])[["value", "standard_error"]]
         for step in (0, curves["step"].max())
@@ -130,11 +130,8 @@ def grows_with_training(curves: pandas.DataFrame) -> Claim:
     )
 
 
-def sign_of_the_values(curves: pandas.DataFrame) -> Claim:
+def sign_of_the_values(curves: pd.DataFrame) -> Claim:
     """What decides the sign: the size of the values."""
-    from joma.claim import judge
-    from joma.experiments.joint_dynamics import of_layers
-
     keys = ["run", "layer", "step"]
     index, size, rest = (
         of_layers(curves, metric, given).set_index(keys)["value"]

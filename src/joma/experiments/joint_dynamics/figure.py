@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 
-if TYPE_CHECKING:
-    import pandas
-    from matplotlib.figure import Figure
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from joma.experiments.joint_dynamics import JointDynamics
+from joma.experiments.joint_dynamics.tables import of_layers
+from joma.reporting.figures import PALETTE, ink, panels, square_root_steps
 
 
-def draw(tables: Mapping[str, pandas.DataFrame], corpus: str, learning_rate: float) -> Figure:
-    """See :meth:`joma.experiments.joint_dynamics.JointDynamics.draw`."""
-    from joma.reporting.figures import panels
-
+def draw(settings: JointDynamics, tables: Mapping[str, pd.DataFrame]) -> Figure:
+    """Above: the block flow, and the index of each layer along training with its null. Below: heads at
+    the end, and what is left of the index when the size of the values is held fixed."""
     curves = tables["curves"]
     depths = sorted(curves["depth"].unique())
     figure, axes = panels(2, 1 + len(depths), width=3.9, height=3.0)
@@ -33,16 +37,15 @@ def draw(tables: Mapping[str, pandas.DataFrame], corpus: str, learning_rate: flo
     for axis in axes[:, 1:].flat:
         axis.set_ylim(low - 0.05, high + 0.05)
     figure.suptitle(
-        f"Correlation of log-attention with 1/2 sum v², {corpus}, learning rate {learning_rate:g} "
+        f"Correlation of log-attention with 1/2 sum v², {Path(settings.corpus).name}, "
+        f"learning rate {settings.learning_rate:g} "
         "(thin: one seed; band: shuffled tokens, ± 2 spreads; dotted: untrained)",
         fontsize=9.5,
     )
     return figure
 
 
-def _block(axis: Any, block: pandas.DataFrame) -> None:
-    from joma.reporting.figures import PALETTE, ink
-
+def _block(axis: Axes, block: pd.DataFrame) -> None:
     groups = block.groupby(["attention", "start"], sort=True)
     for colour, ((kind, start), part) in zip(PALETTE, groups, strict=False):
         index = part[part["metric"] == "index"]
@@ -58,10 +61,7 @@ def _block(axis: Any, block: pandas.DataFrame) -> None:
     axis.legend(loc="lower right")
 
 
-def _layers(axis: Any, part: pandas.DataFrame, given: str) -> tuple[float, float]:
-    from joma.experiments.joint_dynamics import of_layers
-    from joma.reporting.figures import PALETTE, ink
-
+def _layers(axis: Axes, part: pd.DataFrame, given: str) -> tuple[float, float]:
     index = of_layers(part, "index", given)
     for layer, of_layer in index.groupby("layer"):
         colour = PALETTE[int(layer) % len(PALETTE)]
@@ -74,13 +74,11 @@ def _layers(axis: Any, part: pandas.DataFrame, given: str) -> tuple[float, float
     for level, style in ((0.0, "-"), (untrained, ":"), (-untrained, ":")):
         axis.axhline(level, color=ink(), lw=0.8, ls=style)
     last = int(index["step"].max())
-    axis.set_xscale("function", functions=(_root, _square))
-    axis.set_xlim(0, last)
-    axis.set_xticks([round(share * last) for share in (0, 0.02, 0.1, 0.3, 0.6, 1)])
+    square_root_steps(axis, last)
     return float(index["value"].min()), float(index["value"].max())
 
 
-def _heads(figure: Figure, axis: Any, curves: pandas.DataFrame) -> None:
+def _heads(figure: Figure, axis: Axes, curves: pd.DataFrame) -> None:
     """Index at the end of training, layer by head, of the deepest decoders."""
     deepest = curves[(curves["depth"] == curves["depth"].max()) & (curves["step"] == curves["step"].max())]
     chosen = (deepest["metric"] == "index") & (deepest["scale"] == "linear") & deepest["head"].notna()
@@ -88,7 +86,7 @@ def _heads(figure: Figure, axis: Any, curves: pandas.DataFrame) -> None:
     heads = deepest[chosen].pivot_table(index="layer", columns="head", values="value", aggfunc="mean")
     largest = max(0.1, float(heads.abs().to_numpy().max()))
     image = axis.imshow(heads.to_numpy(), cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto")
-    for (row, column), value in _entries(heads.to_numpy()):
+    for (row, column), value in np.ndenumerate(heads.to_numpy()):
         strong = abs(value) > 0.6 * largest
         axis.text(column, row, f"{value:.2f}", ha="center", va="center", color="w" if strong else "#1b1f24")
     axis.set_xticks(range(heads.shape[1]), [f"{head:.0f}" for head in heads.columns])
@@ -98,19 +96,3 @@ def _heads(figure: Figure, axis: Any, curves: pandas.DataFrame) -> None:
     axis.grid(visible=False)
     axis.set_title(f"index at the end, {deepest['depth'].max()} layers, mean over seeds")
     figure.colorbar(image, ax=axis)
-
-
-def _entries(array: Any) -> Any:
-    import numpy as np
-
-    return np.ndenumerate(array)
-
-
-def _root(x: Any) -> Any:
-    import numpy as np
-
-    return np.sqrt(np.maximum(x, 0.0))
-
-
-def _square(x: Any) -> Any:
-    return x * x

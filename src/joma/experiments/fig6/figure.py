@@ -1,0 +1,51 @@
+"""The curves of Fig. 6."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from joma.experiments.fig6 import Fig6
+from joma.experiments.fig6.claims import SIGNIFICANT
+from joma.reporting.figures import PALETTE, ink, panels, square_root_steps
+
+
+def draw(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> Figure:
+    """A row per depth: entropy, stable rank, held-out loss along training, with the dips marked."""
+    curves, bounces = tables["curves"], tables["bounces"]
+    depths = sorted(curves["depth"].unique())
+    metrics = {
+        "attention_entropy": "attention entropy (nats)",
+        "stable_rank": "stable rank of lower MLP",
+        "validation_loss": "held-out loss (nats)",
+    }
+    figure, axes = panels(len(depths), 3, width=3.9, height=2.9, sharex=True)
+    for row, depth in enumerate(depths):
+        for column, (metric, label) in enumerate(metrics.items()):
+            axis = axes[row, column]
+            part = curves[(curves["depth"] == depth) & (curves["metric"] == metric)]
+            for layer, of_layer in part.groupby(part["layer"].fillna(-1)):
+                colour = PALETTE[int(layer) % len(PALETTE)] if layer >= 0 else ink()
+                by_seed = of_layer.groupby(["step", "seed"])["value"].mean().unstack("seed")
+                axis.plot(by_seed.index, by_seed.to_numpy(), color=colour, lw=0.8, alpha=0.45)
+                axis.plot(by_seed.index, by_seed.mean(axis=1), color=colour, label=f"layer {layer:.0f}")
+            found = bounces[
+                (bounces["depth"] == depth)
+                & (bounces["metric"] == metric)
+                & (bounces["rebound_probability"] < SIGNIFICANT)
+            ]
+            axis.plot(found["dip_step"], found["dip_value"], "v", ms=6, color=ink(), alpha=0.8, ls="none")
+            square_root_steps(axis, settings.steps)
+            axis.set_title(label + (f", {depth} layer{'s' if depth > 1 else ''}" if column == 0 else ""))
+            if row == len(depths) - 1:
+                axis.set_xlabel("minibatch (square-root scale)")
+        if depth > 1:
+            axes[row, 0].legend(ncols=2)
+    mean = "thin: one seed, thick: their mean; triangles: dips whose rebound is not noise"
+    figure.suptitle(
+        f"{Path(settings.corpus).name}, learning rate {settings.learning_rate:g} ({mean})", fontsize=9.5
+    )
+    return figure

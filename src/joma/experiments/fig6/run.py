@@ -1,0 +1,72 @@
+"""Training at every depth and seed, and the dips and rebounds of each curve."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pandas as pd
+
+from joma.experiments.decoder_settings import run_name
+from joma.experiments.decoders import gathered, held_out_text, read_text, train_decoder
+from joma.experiments.fig6 import Fig6
+from joma.measures.bounce import bounce
+from joma.progress import Progress
+
+
+def run(settings: Fig6, progress: Progress) -> dict[str, pd.DataFrame]:
+    """Tables ``curves`` (every measurement) and ``bounces`` (dip and rebound of each curve)."""
+    read_text(settings)
+    runs = {run_name(*cell): partial(_train_one, settings, *cell) for cell in settings.cells()}
+    curves = gathered(progress.parts(runs))
+    return {"curves": curves, "bounces": _find_bounces(curves, settings.measure_every)}
+
+
+def _train_one(settings: Fig6, depth: int, seed: int, progress: Progress) -> pd.DataFrame:
+    text = read_text(settings)
+    measure = held_out_text(settings, text).measure
+    rows = train_decoder(settings, depth, seed, progress, text=text, measure=measure)
+    return rows.assign(dtype="float32")[
+        ["run", "depth", "seed", "step", "layer", "head", "metric", "value", "unit", "dtype"]
+    ]
+
+
+def _find_bounces(curves: pd.DataFrame, every: int) -> pd.DataFrame:
+    """One row per run, layer and metric (entropy averaged over heads): dip, rebound, their nulls.
+
+    Dip and rebound are sought among evenly spaced measurements. Where an early transient was sampled
+    more densely, it would count as noise of the whole curve; it is sought among all measurements.
+    """
+    rows = []
+    of_layers = curves[curves["layer"].notna()]
+    for (run, metric, layer), part in of_layers.groupby(["run", "metric", "layer"], sort=True):
+        curve = part.groupby("step")["value"].mean()
+        even = curve[curve.index % every == 0]
+        found = bounce(even.index.to_numpy(), even.to_numpy())
+        dense = bounce(curve.index.to_numpy(), curve.to_numpy(), resamples=1)
+        first = next((dip for dip in dense.transients if dip.step < found.main.step), None)
+        rows.append(
+            {
+                "run": run,
+                "depth": part["depth"].iloc[0],
+                "seed": part["seed"].iloc[0],
+                "layer": int(layer),
+                "metric": metric,
+                "start": curve.iloc[0],
+                "end": curve.iloc[-1],
+                "dip_step": found.main.step,
+                "dip_value": found.main.value,
+                "depth_of_dip": found.main.depth,
+                "dip_null": found.dip_null,
+                "dip_probability": found.dip_probability,
+                "rebound": found.main.rebound,
+                "rebound_step": found.main.rebound_step,
+                "rebound_null": found.rebound_null,
+                "rebound_probability": found.rebound_probability,
+                "noise": found.noise,
+                "noise_of_all": dense.noise,
+                "transient_step": first.step if first else None,
+                "transient_depth": first.depth if first else None,
+                "transient_rebound": first.rebound if first else None,
+            }
+        )
+    return pd.DataFrame(rows)
