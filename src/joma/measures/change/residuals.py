@@ -1,0 +1,114 @@
+"""What is new in a series: winsorised residuals from its own smoothed past."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+LEVEL, SCALE, CLIP = 0.05, 0.02, 4.0
+"""Rates at which level and scale follow, and how many scales a value may move them."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a set of series remembers of itself; every array has one entry per series.
+
+    ``known`` counts the finite values seen. A value that is not finite changes nothing.
+    """
+
+    level: Array
+    scale: Array
+    last: Array
+    """The residual before, for the correlation of neighbours."""
+    mean: Array
+    """Smoothed residual: the drift, in scales."""
+    square: Array
+    product: Array
+    """Smoothed square, and product of neighbours."""
+    known: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls, series: int) -> Past:
+        """Nothing seen yet."""
+        nothing, zeros = np.full(series, np.nan), np.zeros(series)
+        return cls(nothing, nothing, nothing, zeros, zeros, zeros, np.zeros(series, dtype=np.int64))
+
+    def long_run_variance(self) -> Array:
+        """Variance of a mean of residuals, times their number, as for an autoregression of order one.
+
+        In squared scales; NaN for fewer than ten values.
+        """
+        variance = np.maximum(self.square - self.mean**2, 0.0)
+        covariance = self.product - self.mean**2
+        with np.errstate(invalid="ignore", divide="ignore"):
+            correlation = np.clip(covariance / variance, -0.95, 0.95)
+        factor = (1 + correlation) / (1 - correlation)
+        return np.where((self.known >= 10) & (variance > 0), variance * factor, np.nan)
+
+
+def renewed(past: Past, values: Array, *, learning: int) -> tuple[Past, Array]:
+    """The past with one more value of each series, and the values' residuals in scales.
+
+    Level and scale follow by the mean of the first ``learning`` values and by exponential smoothing after
+    them, each value winsorised at :data:`CLIP` scales, so that neither an outlier nor the change that is
+    looked for drags them along. Residuals are clipped likewise; they are NaN for values that are not
+    finite and while fewer than ``learning`` are known.
+
+    Args:
+        past: of ``n`` series.
+        values: shape ``(n,)``.
+        learning: number of first values that only teach, at least 2.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    finite = np.isfinite(values)
+    first = finite & (past.known == 0)
+    known = past.known + finite
+    rate = np.maximum(LEVEL, 1.0 / np.maximum(known, 1))
+    slow = np.maximum(SCALE, 1.0 / np.maximum(known, 1))
+    gap = np.where(first, 0.0, values - past.level)
+    scale = np.where(np.isfinite(past.scale), past.scale, np.abs(gap))
+    bound = CLIP * scale
+    taught = np.where((known <= learning) | (scale <= 0), gap, np.clip(gap, -bound, bound))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        residual = np.clip(gap / scale, -CLIP, CLIP)
+    residual = np.where(finite & (known > learning) & (scale > 0), residual, np.nan)
+    seen = np.isfinite(residual)
+    # sqrt(pi/2) times the mean absolute deviation is the standard deviation of normal noise.
+    size = np.sqrt(np.pi / 2) * np.abs(taught)
+    level = np.where(first, values, past.level + rate * taught)
+    wider = np.where(known <= 2, size, scale + slow * (size - scale))
+
+    def follow(old: Array, new: Array) -> Array:
+        return np.where(seen, old + SCALE * (np.nan_to_num(new) - old), old)
+
+    neighbours = residual * np.nan_to_num(past.last)
+    return (
+        dataclasses.replace(
+            past,
+            level=np.where(finite, level, past.level),
+            scale=np.where(finite & ~first, wider, past.scale),
+            last=np.where(seen, residual, past.last),
+            mean=follow(past.mean, residual),
+            square=follow(past.square, residual**2),
+            product=follow(past.product, neighbours),
+            known=known,
+        ),
+        residual,
+    )
+
+
+def residuals(values: Array, *, learning: int = 50) -> Array:
+    """Residuals of whole series at once: shape ``(steps,)`` or ``(steps, n)`` in, the same out."""
+    table = np.asarray(values, dtype=np.float64)
+    wide = table.reshape(len(table), -1)
+    past = Past.empty(wide.shape[1])
+    rows = []
+    for row in wide:
+        past, residual = renewed(past, row, learning=learning)
+        rows.append(residual)
+    return np.reshape(rows, table.shape)
