@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from joma.errors import InputError
-from joma.probes.watching.capture import AttentionCall
+from joma.probes.watching.call import AttentionCall
 from joma.probes.watching.watch import Watch
 
 _PROBABILITIES_AT_ONCE = 2**20

@@ -18,7 +18,8 @@ from joma.probes.reading.lent import checked_batches, chosen_blocks, untouched
 from joma.probes.reading.passes import run_batch
 from joma.probes.reading.texts import TokenBatch
 from joma.probes.sections.correlation_table import IndexSums, bins_of, index_table
-from joma.probes.watching.capture import AttentionCall, unobserved
+from joma.probes.watching.call import AttentionCall
+from joma.probes.watching.capture import unobserved
 from joma.probes.watching.watch import Watch
 
 if TYPE_CHECKING:

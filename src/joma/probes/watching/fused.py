@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from joma.errors import InputError
-from joma.probes.watching.capture import AttentionCall, scaled_dot_product_call
+from joma.probes.watching.call import AttentionCall, scaled_dot_product_call
 
 _MASK_OF_SOURCE, _MASK_OF_PADDING, _MASK_OF_BOTH = 0, 1, 2
 """The mask types of ``nn.MultiheadAttention.merge_masks``."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from joma.errors import InputError
 from joma.measures.attention.entropy import AttentionEntropy, attention_entropy
 from joma.measures.attention.statistics import STATISTICS, check_names, needs_positions
-from joma.probes.watching.capture import AttentionCall
+from joma.probes.watching.call import AttentionCall
 
 Reduction = Literal["mean", "position", "none"]
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from joma.errors import InputError
-from joma.probes.watching.capture import AttentionCall, scaled_dot_product_call, split_mask
+from joma.probes.watching.call import AttentionCall, scaled_dot_product_call, split_mask
 
 
 class RegistryObserver(Protocol):

@@ -16,7 +16,8 @@ from torch import nn
 
 from joma.errors import InputError
 from joma.probes.watching import registry
-from joma.probes.watching.capture import AttentionCall, AttentionMode, Observer, unobserved
+from joma.probes.watching.call import AttentionCall
+from joma.probes.watching.capture import AttentionMode, Observer, unobserved
 from joma.probes.watching.measuring import Measured, Reduction, check_statistics, measure, reduced
 from joma.probes.watching.owners import OUTSIDE, Owners, Selection, layer_number
 
