@@ -136,7 +136,7 @@ def test_frozen_attention_does_not_move_and_a_missing_residual_leaves_the_query_
     [
         ({"weights": np.zeros((3, 4))}, r"weights \(3, 4\)"),
         ({"logits": np.zeros(5)}, r"logits \(5,\)"),
-        ({"weights": np.full((3, 5), np.nan)}, "weights holds a value that is not finite"),
+        ({"weights": np.full((3, 5), np.nan)}, "weights holds nan, which is not finite"),
         ({"times": [0]}, "times must be"),
         ({"times": [0, 2, 1]}, "times must be"),
         ({"sample_weights": [0.5, 0.5, 0.5, -0.5, 0.0]}, "probabilities of the 5 samples"),

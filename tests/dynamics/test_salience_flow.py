@@ -128,7 +128,7 @@ def test_starts_at_its_start():
     ("call", "word"),
     [
         (lambda: flow.integrate([0.0], 1.0), "other than 0"),
-        (lambda: flow.integrate([2.0], [1.0, 0.5]), "rise"),
+        (lambda: flow.integrate([2.0], [1.0, 0.5]), "increasing"),
         (lambda: flow.integrate([2.0], 1.0, v0=2.0), "nothing moves"),
         (lambda: flow.integrate([2.0], 1.0, v0=[0.1, 0.2]), "shape"),
         (lambda: flow.integrate([2.0], 1.0, attention="linear"), "c > 0"),

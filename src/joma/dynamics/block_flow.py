@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
 
 import numpy as np
-from scipy.integrate import solve_ivp
 
-from joma.errors import DivergenceError, InputError, UnfinishedError
+from joma.arguments import finite, matching, positive
+from joma.dynamics.integrator import Method, Parts, integrate, moments
+from joma.errors import InputError
 from joma.theory.attention import Array
 from joma.theory.block import BackpropagatedGradient, Block, Embeddings
-
-Method = Literal["DOP853", "RK45", "LSODA", "Radau", "BDF"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,9 +70,8 @@ def prepare(
 
     ``start`` is the initial time, handed to a ``gradient`` that is a function.
     """
-    x = np.asarray(frequencies, dtype=np.float64)
-    w = np.asarray(weights, dtype=np.float64)
-    z = np.asarray(logits, dtype=np.float64)
+    x, w = finite(where, "frequencies", frequencies), finite(where, "weights", weights)
+    z = finite(where, "logits", logits)
     m, d = block.tokens, block.embeddings.dimension
     if x.ndim < 2 or x.shape[-1] != m:
         raise InputError(f"{where}: frequencies {x.shape} must be (..., samples, {m} tokens).")
@@ -89,21 +86,18 @@ def prepare(
             f"{where}: sample_weights {p.shape} must be probabilities of the {n} samples: none negative, "
             "sum 1."
         )
-    for name, array in (("frequencies", x), ("weights", w), ("logits", z)):
-        if not np.isfinite(array).all():
-            raise InputError(f"{where}: {name} holds a value that is not finite; give finite numbers.")
     if block.attention.kind == "softmax" and (x < 0).any():
         raise InputError(f"{where}: a frequency is negative ({x.min():.3g}); softmax attention needs x >= 0.")
     for name, rate in rates.items():
-        if not (np.isfinite(rate) and rate >= 0):
-            raise InputError(f"{where}: {name} = {rate!r} must be a finite number, at least 0.")
+        positive(where, name, rate, zero=True)
     shapes = {
         "frequencies": x.shape[:-2],
         "weights": w.shape[:-2],
         "logits": z.shape[:-1],
         "sample_weights": p.shape[:-1],
     }
-    batch = _common_batch(where, shapes)
+    matching(where, **shapes)
+    batch = np.broadcast_shapes(*shapes.values())
     w, z = np.broadcast_to(w, (*batch, k, d)), np.broadcast_to(z, (*batch, m))
     # A function is called once here, so that a wrong shape is told now rather than in the midst of it.
     g = gradient(start, block.forward(x, w, z)) if callable(gradient) else np.asarray(gradient)
@@ -111,17 +105,10 @@ def prepare(
         raise InputError(
             f"{where}: gradient {np.shape(g)} must be finite, (..., {n} samples, {k} hidden units)."
         )
-    batch = _common_batch(where, {"the rest": batch, "gradient": g.shape[:-2]})
+    matching(where, the_rest=batch, gradient=g.shape[:-2])
+    batch = np.broadcast_shapes(batch, g.shape[:-2])
     w, z = np.broadcast_to(w, (*batch, k, d)), np.broadcast_to(z, (*batch, m))
     return Problem(x, w.copy(), z.copy(), p, batch)
-
-
-def _common_batch(where: str, shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
-    try:
-        return np.broadcast_shapes(*shapes.values())
-    except ValueError:
-        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise InputError(f"{where}: the batch axes of {listed} do not broadcast; make them agree.") from None
 
 
 def solve(
@@ -175,87 +162,45 @@ def solve(
     """
     where = "block_flow.solve"
     rates = {"weight_rate": weight_rate, "attention_rate": attention_rate}
-    t = np.asarray(times, dtype=np.float64)
-    if t.ndim != 1 or len(t) < 2 or not np.isfinite(t).all() or (np.diff(t) <= 0).any():
-        raise InputError(f"{where}: times must be finite and increasing, at least two; got {t!r:.80}.")
+    t = moments(where, times, least=2)
     problem = prepare(
         where, block, frequencies, gradient, weights, logits, sample_weights, rates, float(t[0])
     )
-    batch, members = problem.batch, prod(problem.batch)
-    k, d = problem.weights.shape[-2:]
-    m = block.tokens
-    ends = np.cumsum([members * k * d, members * m, members * k, members * m])
+    z_shape = problem.logits.shape
+    parts = Parts(problem.weights.shape, z_shape, problem.weights.shape[:-1], z_shape)
 
-    def unpack(state: Array) -> tuple[Array, Array, Array, Array]:
-        w, z, xi, q = np.split(state, ends[:-1], axis=0)
-        tail = state.shape[1:]
-        return (
-            w.reshape(*batch, k, d, *tail),
-            z.reshape(*batch, m, *tail),
-            xi.reshape(*batch, k, *tail),
-            q.reshape(*batch, m, *tail),
+    def velocity(time: float, state: Array) -> Array:
+        w, z, _, _ = parts.unpack(state)
+        step = block.directions(
+            problem.frequencies, w, z, gradient, sample_weights=problem.sample_weights, time=time
+        )
+        return parts.pack(
+            weight_rate * step.weights,
+            attention_rate * step.logits,
+            weight_rate * step.bias,
+            weight_rate * step.correction,
         )
 
-    evaluations = 0
-
-    def rate_of_change(time: float, state: Array) -> Array:
-        nonlocal evaluations
-        evaluations += 1
-        if evaluations > max_evaluations:
-            raise UnfinishedError(
-                f"{where}: max_evaluations = {max_evaluations} were spent at t = {time:.6g} of {t[-1]:.6g}; "
-                "a kinked activation may slide along its kink: round it (smooth_relu), or stop earlier."
-            )
-        w, z, _, _ = unpack(state)
-        try:
-            step = block.directions(
-                problem.frequencies, w, z, gradient, sample_weights=problem.sample_weights, time=time
-            )
-        except DivergenceError:
-            # A trial step beyond the blow-up: infinite speed makes the method take a shorter one.
-            return np.full_like(state, np.inf)
-        return np.concatenate(
-            [
-                weight_rate * np.broadcast_to(step.weights, w.shape).ravel(),
-                attention_rate * np.broadcast_to(step.logits, z.shape).ravel(),
-                weight_rate * np.broadcast_to(step.bias, (*batch, k)).ravel(),
-                weight_rate * np.broadcast_to(step.correction, z.shape).ravel(),
-            ]
-        )
-
-    def headroom(time: float, state: Array) -> float:
-        fastest = np.abs(rate_of_change(time, state)).max()
-        return float(np.log(speed_limit) - np.log(min(max(fastest, 1e-300), 1e300)))
-
-    headroom.terminal = True  # type: ignore[attr-defined]  # how solve_ivp is told to stop
-    start = np.concatenate(
-        [problem.weights.ravel(), problem.logits.ravel(), np.zeros(members * k), np.zeros(members * m)]
+    found = integrate(
+        where,
+        velocity,
+        parts.pack(problem.weights, problem.logits, 0.0, 0.0),
+        t,
+        method=method,
+        rtol=rtol,
+        atol=atol,
+        members=prod(problem.batch),
+        speed_limit=speed_limit,
+        max_evaluations=max_evaluations,
+        advice="a kinked activation may slide along its kink: round it (smooth_relu), or stop earlier",
     )
-    share = np.sqrt(members)
-    with np.errstate(over="ignore", invalid="ignore"):
-        solution = solve_ivp(
-            rate_of_change,
-            (t[0], t[-1]),
-            start,
-            method=method,
-            t_eval=t,
-            events=headroom,
-            rtol=max(rtol / share, 3e-14),
-            atol=atol / share,
-        )
-    if not solution.success or not np.isfinite(solution.y).all():
-        raise DivergenceError(
-            f"{where}: the integration stopped at t = {solution.t[-1:]}: {solution.message}"
-        )
-    w, z, xi, q = (np.moveaxis(part, -1, 0) for part in unpack(solution.y))
-    ended = solution.t_events[0] if solution.t_events else np.empty(0)
-    blow_up = float(ended[0]) if ended.size else None
+    w, z, xi, q = parts.unpack(found.states)
     return Trajectory(
-        times=solution.t,
+        times=found.times,
         weights=w,
         logits=z,
         bias=xi,
         correction=q,
         embeddings=block.embeddings,
-        blow_up_time=blow_up,
+        blow_up_time=found.blow_up_time,
     )

@@ -22,16 +22,17 @@ Embeddings must be orthonormal to each other and to the query's (Theorem 1). Flo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
-from scipy.integrate import solve_ivp
 
 from joma.dynamics import block_flow
-from joma.dynamics.block_flow import Method, Trajectory, prepare
-from joma.errors import DivergenceError, InputError, UnfinishedError, nearest
+from joma.dynamics.block_flow import Trajectory, prepare
+from joma.dynamics.integrator import Method, Parts, integrate, moments
+from joma.errors import InputError, nearest
 from joma.theory.attention import Array
 from joma.theory.block import BackpropagatedGradient, Block
 from joma.theory.invariants import logit_coefficient, predict_logits, softmax_logits
@@ -77,93 +78,51 @@ def solve(
     rates = {"weight_rate": weight_rate, "attention_rate": attention_rate}
     logit_coefficient(block.attention, **rates)
     _check_orthonormal(block)
-    problem = prepare(where, block, frequencies, gradient, weights, logits, sample_weights, rates)
-    t = np.asarray(times, dtype=np.float64)
-    if t.ndim != 1 or len(t) < 2 or not np.isfinite(t).all() or (np.diff(t) <= 0).any():
-        raise InputError(f"{where}: times must be finite and increasing, at least two; got {t!r:.80}.")
+    t = moments(where, times, least=2)
+    problem = prepare(
+        where, block, frequencies, gradient, weights, logits, sample_weights, rates, float(t[0])
+    )
     closure = _Closure(block, problem, softmax, weight_rate, attention_rate)
-    batch = problem.batch
-    shapes = [
-        problem.weights.shape,
-        (*batch, problem.weights.shape[-2]),
-        problem.logits.shape,
-        problem.logits.shape,
-    ]
-    ends = np.cumsum([prod(shape) for shape in shapes])
+    z_shape = problem.logits.shape
+    parts = Parts(problem.weights.shape, problem.weights.shape[:-1], z_shape, z_shape)
 
-    def unpack(state: Array) -> list[Array]:
-        parts = np.split(state, ends[:-1], axis=0)
-        return [part.reshape(*shape, *state.shape[1:]) for part, shape in zip(parts, shapes, strict=True)]
-
-    evaluations = 0
-
-    def rate_of_change(time: float, state: Array) -> Array:
-        nonlocal evaluations
-        evaluations += 1
-        if evaluations > max_evaluations:
-            raise UnfinishedError(
-                f"{where}: max_evaluations = {max_evaluations} were spent at t = {time:.6g} of {t[-1]:.6g}; "
-                "stop earlier, loosen rtol, or take a method for stiff equations."
-            )
-        w, xi, carried, _ = unpack(state)
-        try:
-            z = closure.logits(w, xi, carried)
-            step = block.directions(
-                problem.frequencies, w, z, gradient, sample_weights=problem.sample_weights, time=time
-            )
-        except DivergenceError:
-            # A trial step beyond the blow-up: infinite speed makes the method take a shorter one.
-            return np.full_like(state, np.inf)
-        parts = [
+    def velocity(time: float, state: Array) -> Array:
+        w, xi, carried, _ = parts.unpack(state)
+        z = closure.logits(w, xi, carried)
+        step = block.directions(
+            problem.frequencies, w, z, gradient, sample_weights=problem.sample_weights, time=time
+        )
+        return parts.pack(
             weight_rate * step.weights,
             weight_rate * step.bias,
             closure.carry(w, z, step.weights, step.bias),
             weight_rate * step.correction,
-        ]
-        return np.concatenate(
-            [np.broadcast_to(part, shape).ravel() for part, shape in zip(parts, shapes, strict=True)]
         )
 
-    def headroom(time: float, state: Array) -> float:
+    found = integrate(
+        where,
+        velocity,
+        parts.pack(problem.weights, 0.0, problem.logits, 0.0),
+        t,
+        method=method,
+        rtol=rtol,
+        atol=atol,
+        members=prod(problem.batch),
+        speed_limit=speed_limit,
         # Not of the correction: it runs away with the square of the others' speed, and would stop early.
-        fastest = np.abs(rate_of_change(time, state)[: ends[2]]).max()
-        return float(np.log(speed_limit) - np.log(min(max(fastest, 1e-300), 1e300)))
-
-    headroom.terminal = True  # type: ignore[attr-defined]  # how solve_ivp is told to stop
-    start = np.concatenate(
-        [
-            problem.weights.ravel(),
-            np.zeros(prod(shapes[1])),
-            problem.logits.ravel(),
-            np.zeros(prod(shapes[3])),
-        ]
+        watched=int(parts.ends[2]),
+        max_evaluations=max_evaluations,
+        advice="stop earlier, loosen rtol, or take a method for stiff equations",
     )
-    share = np.sqrt(prod(batch))
-    with np.errstate(over="ignore", invalid="ignore"):
-        solution = solve_ivp(
-            rate_of_change,
-            (t[0], t[-1]),
-            start,
-            method=method,
-            t_eval=t,
-            events=headroom,
-            rtol=max(rtol / share, 3e-14),
-            atol=atol / share,
-        )
-    if not solution.success or not np.isfinite(solution.y).all():
-        raise DivergenceError(
-            f"{where}: the integration stopped at t = {solution.t[-1:]}: {solution.message}"
-        )
-    blow_ups = solution.t_events
-    w, xi, carried, correction = (np.moveaxis(part, -1, 0) for part in unpack(solution.y))
+    w, xi, carried, correction = parts.unpack(found.states)
     return Trajectory(
-        times=solution.t,
+        times=found.times,
         weights=w,
         logits=closure.logits(w, xi, carried),
         bias=xi,
         correction=correction,
         embeddings=block.embeddings,
-        blow_up_time=float(blow_ups[0][0]) if blow_ups and blow_ups[0].size else None,
+        blow_up_time=found.blow_up_time,
     )
 
 
@@ -231,20 +190,24 @@ def forecast(
     Arguments as for :func:`solve`. If either flow blows up, both are cut to the moments before. Linear
     attention has scores of either sign; their shares are of the sum of sizes.
     """
-    common: dict[str, Any] = {
-        "weights": weights,
-        "logits": logits,
-        "times": times,
-        "sample_weights": sample_weights,
-        "weight_rate": weight_rate,
-        "attention_rate": attention_rate,
-        "rtol": rtol,
-        "method": method,
-    }
-    predicted = solve(block, frequencies, gradient, softmax=softmax, **common)
-    trained = block_flow.solve(block, frequencies, gradient, **common)
-    moments = min(len(predicted.times), len(trained.times))
-    predicted, trained = _cut(predicted, moments), _cut(trained, moments)
+    predicted, trained = (
+        flow(
+            block,
+            frequencies,
+            gradient,
+            weights=weights,
+            logits=logits,
+            times=times,
+            sample_weights=sample_weights,
+            weight_rate=weight_rate,
+            attention_rate=attention_rate,
+            rtol=rtol,
+            method=method,
+        )
+        for flow in (partial(solve, softmax=softmax), block_flow.solve)
+    )
+    both = min(len(predicted.times), len(trained.times))
+    predicted, trained = _cut(predicted, both), _cut(trained, both)
     return Forecast(
         predicted=predicted,
         trained=trained,
@@ -325,16 +288,9 @@ def _check_orthonormal(block: Block) -> None:
         )
 
 
-def _cut(trajectory: Trajectory, moments: int) -> Trajectory:
-    return Trajectory(
-        times=trajectory.times[:moments],
-        weights=trajectory.weights[:moments],
-        logits=trajectory.logits[:moments],
-        bias=trajectory.bias[:moments],
-        correction=trajectory.correction[:moments],
-        embeddings=trajectory.embeddings,
-        blow_up_time=trajectory.blow_up_time,
-    )
+def _cut(trajectory: Trajectory, kept: int) -> Trajectory:
+    along = ("times", "weights", "logits", "bias", "correction")
+    return replace(trajectory, **{name: getattr(trajectory, name)[:kept] for name in along})
 
 
 def _shares(block: Block, frequencies: Array, logits: Array) -> Array:

@@ -17,11 +17,11 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.integrate import solve_ivp
 from scipy.special import logsumexp, softmax
 
 from joma.arguments import finite, number, numbers, positive, spread, whole, within_floats
-from joma.errors import DivergenceError, InputError
+from joma.dynamics import integrator
+from joma.errors import InputError
 from joma.theory.salience import Course
 
 Array = NDArray[np.float64]
@@ -73,25 +73,17 @@ def integrate(
     def slope(_: float, log_inverse_delta: Array) -> Array:
         return rate(m * (1.0 - side * np.exp(-log_inverse_delta)))
 
-    if t[-1] == 0.0:
-        course = np.tile(-np.log(np.abs(gap)), (t.size, 1))
-        return Course(m, t, course, side)
-    with np.errstate(over="ignore", invalid="ignore"):
-        solution = solve_ivp(
-            slope,
-            (0.0, float(t[-1])),
-            -np.log(np.abs(gap)),
-            method="DOP853",
-            t_eval=t,
-            rtol=tolerance,
-            atol=tolerance,
-        )
-    if not solution.success or not np.all(np.isfinite(solution.y)):
-        raise DivergenceError(
-            f"salience_flow.integrate: the solver stopped before t = {t[-1]:g} ({solution.message}); "
-            "for exp attention use joma.theory.salience.solve, which is exact."
-        )
-    return Course(m, t, solution.y.T, side)
+    found = integrator.integrate(
+        "salience_flow.integrate",
+        slope,
+        -np.log(np.abs(gap)),
+        t,
+        begin=0.0,
+        rtol=tolerance,
+        atol=tolerance,
+        advice="for exp attention use joma.theory.salience.solve, which is exact",
+    )
+    return Course(m, t, found.states, side)
 
 
 def integrate_following_softmax(
@@ -126,20 +118,17 @@ def integrate_following_softmax(
         gain = m * (1.0 - remaining) * m * remaining * size * b
         return np.concatenate([size * b, gain - b * gain.sum()])
 
-    if t[-1] == 0.0:
-        return Course(m, t, np.zeros((1, size)), np.ones(size)), np.array(logits)[None]
-    solution = solve_ivp(
+    found = integrator.integrate(
+        "integrate_following_softmax",
         slope,
-        (0.0, float(t[-1])),
         np.concatenate([start, logits]),
-        method="DOP853",
-        t_eval=t,
+        t,
+        begin=0.0,
         rtol=tolerance,
         atol=tolerance,
+        advice="ask for earlier times",
     )
-    if not solution.success or not np.all(np.isfinite(solution.y)):
-        raise DivergenceError(f"integrate_following_softmax: the solver stopped ({solution.message})")
-    return Course(m, t, solution.y[:size].T, np.ones(size)), solution.y[size:].T
+    return Course(m, t, found.states[:, :size], np.ones(size)), found.states[:, size:]
 
 
 def attention_entropy(v: ArrayLike, temperature: float = 2.0) -> Array:
@@ -278,17 +267,10 @@ def _attention(
 
 def _input(mu: ArrayLike, v0: ArrayLike, times: ArrayLike) -> tuple[Array, Array, Array]:
     where = "salience_flow.integrate"
-    m, t = np.atleast_1d(numbers(where, "mu", mu)), np.atleast_1d(numbers(where, "times", times))
+    m, t = np.atleast_1d(numbers(where, "mu", mu)), integrator.moments(where, times, from_zero=True)
     if m.ndim != 1 or m.size == 0 or not np.all(np.isfinite(m)) or np.any(m == 0):
         raise InputError("salience_flow.integrate: mu must be a vector of finite numbers other than 0.")
-    if t.ndim != 1 or t.size == 0 or not np.all(np.isfinite(t)) or t[0] < 0 or np.any(np.diff(t) <= 0):
-        raise InputError("salience_flow.integrate: times must be finite and rise from 0 or later.")
-    v = finite(where, "v0", v0)
-    if v.shape not in ((), (1,), m.shape):
-        raise InputError(
-            f"salience_flow.integrate: v0 has shape {v.shape}; give one finite number or {m.size}."
-        )
-    start = np.broadcast_to(v, m.shape)
+    start = spread(where, "v0", v0, m.shape)
     if np.any(start == m):
         raise InputError("salience_flow.integrate: a component starts at v0 = mu, where nothing moves.")
     return m, start, t

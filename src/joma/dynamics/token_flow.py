@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.integrate import solve_ivp
 
+from joma.arguments import positive
 from joma.data.next_token import NextTokenData
-from joma.errors import DivergenceError, InputError
+from joma.dynamics.integrator import Method, Parts, integrate, moments
+from joma.errors import InputError
 from joma.theory.scan_snap.equations import Velocities, attended, lumped_multiplicity, unit, velocities
 
 Floats = NDArray[np.float64]
@@ -83,7 +83,7 @@ def token_flow(
     normalised: bool = True,
     rtol: float = 1e-9,
     atol: float = 1e-12,
-    method: Literal["LSODA", "DOP853", "Radau"] = "LSODA",
+    method: Method = "LSODA",
 ) -> TokenTrajectory:
     """Integrate the population flow of Y and Z over ``times`` (increasing, the first is the start).
 
@@ -93,10 +93,9 @@ def token_flow(
     Raises InputError for shapes or rates that make no sense and DivergenceError, with the time, where
     the integration leaves the finite numbers or cannot go on.
     """
-    times = _checked_times(times)
-    for name, rate in (("eta_y", eta_y), ("eta_z", eta_z)):
-        if not (np.isfinite(rate) and rate >= 0):
-            raise InputError(f"token_flow: {name} = {rate} must be finite and at least 0.")
+    where = "token_flow"
+    times = moments(where, times)
+    eta_y, eta_z = positive(where, "eta_y", eta_y, zero=True), positive(where, "eta_z", eta_z, zero=True)
     tokens, lasts, classes = data.contextual_tokens, data.last_tokens, data.classes
     z_start = _start(logits, (lasts, tokens), "logits")
     if decoder is None:
@@ -107,21 +106,10 @@ def token_flow(
         y_start = _start(decoder, (tokens, data.logits), "decoder")
     strongest = strongest_distinct(data, z_start)
     has_gain = strongest >= 0
-    columns = multiplicity.size
-
-    def unpack(state: Floats) -> tuple[Floats, Floats]:
-        split = tokens * columns
-        return state[:split].reshape(tokens, columns), state[split : split + lasts * tokens].reshape(
-            lasts, tokens
-        )
+    parts = Parts((tokens, multiplicity.size), (lasts, tokens), (classes,))
 
     def slope(time: float, state: Floats) -> Floats:
-        if not np.isfinite(state).all():
-            raise DivergenceError(
-                f"token_flow: the state left the finite numbers at t = {time:.6g} (eta_y = {eta_y}, eta_z = "
-                f"{eta_z}); shorten the times or lower the rates."
-            )
-        y, z = unpack(state)
+        y, z, _ = parts.unpack(state)
         v = velocities(
             y,
             z,
@@ -134,43 +122,31 @@ def token_flow(
             normalised=normalised,
         )
         own = np.flatnonzero(has_gain)
-        where = strongest[own]
+        first = strongest[own]
         gains = np.zeros(classes)
-        gains[own] = v.logits[data.last_of_next[own], where] / v.features[own, where] ** 2
-        return np.concatenate([v.decoder.ravel(), v.logits.ravel(), gains])
+        gains[own] = v.logits[data.last_of_next[own], first] / v.features[own, first] ** 2
+        return parts.pack(v.decoder, v.logits, gains)
 
-    state = np.concatenate([y_start.ravel(), z_start.ravel(), np.zeros(classes)])
-    if times.size == 1:
-        states = state[None]
-    else:
-        # what overflows is not finite, and is reported as such below
-        with np.errstate(over="ignore", invalid="ignore"):
-            solution = solve_ivp(
-                slope,
-                (float(times[0]), float(times[-1])),
-                state,
-                method=method,
-                t_eval=times,
-                rtol=rtol,
-                atol=atol,
-            )
-        if solution.status != 0 or not np.isfinite(solution.y).all():
-            reached = solution.t[-1] if len(solution.t) else times[0]
-            raise DivergenceError(
-                f"token_flow: integration stopped at t = {reached:.6g} ({solution.message}); shorten the "
-                "times or lower the rates."
-            )
-        states = solution.y.T
-    split = tokens * columns
-    gain = states[:, split + lasts * tokens :].copy()
+    found = integrate(
+        where,
+        slope,
+        parts.pack(y_start, z_start, 0.0),
+        times,
+        method=method,
+        rtol=rtol,
+        atol=atol,
+        advice="shorten the times or lower the rates",
+    )
+    y, z, gain = parts.unpack(found.states)
+    gain = gain.copy()
     gain[:, ~has_gain] = np.nan
     return TokenTrajectory(
         data=data,
-        eta_y=float(eta_y),
-        eta_z=float(eta_z),
+        eta_y=eta_y,
+        eta_z=eta_z,
         times=times,
-        decoder=states[:, :split].reshape(-1, tokens, columns),
-        logits=states[:, split : split + lasts * tokens].reshape(-1, lasts, tokens),
+        decoder=y,
+        logits=z,
         gain=gain,
         multiplicity=multiplicity,
         normalised=normalised,
@@ -185,13 +161,6 @@ def strongest_distinct(data: NextTokenData, logits: ArrayLike | None = None) -> 
     z = np.zeros((data.last_tokens, 1)) if logits is None else np.asarray(logits, dtype=np.float64)
     weight = np.where(data.distinct, attended(data.conditional, z[data.last_of_next]), -1.0)
     return np.where(data.distinct.any(axis=1), weight.argmax(axis=1), -1)
-
-
-def _checked_times(times: ArrayLike) -> Floats:
-    array = np.atleast_1d(np.asarray(times, dtype=np.float64))
-    if array.ndim != 1 or not np.isfinite(array).all() or (np.diff(array) <= 0).any():
-        raise InputError("token_flow: times must be finite, one-dimensional and increasing.")
-    return array
 
 
 def _start(values: ArrayLike | None, shape: tuple[int, int], name: str) -> Floats:

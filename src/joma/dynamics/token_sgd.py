@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
 from joma.data.next_token import NextTokenData
@@ -208,8 +209,6 @@ def sgd_on_counts(
     Returns z at the steps in ``record`` (N, R, L, C), Y at the end (R, C, V), and losses (steps, R) in
     nats. Nothing is checked here: a run that diverges shows in losses that are not finite.
     """
-    import torch
-
     kind = getattr(torch, dtype)
     rate_y = torch.tensor(eta_y, dtype=kind)[:, None, None]
     rate_z = torch.tensor(eta_z, dtype=kind)[:, None, None]

@@ -12,9 +12,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from joma.arguments import NotFiniteError, finite, numbers, positive
+from joma.arguments import NotFiniteError, arrays, finite, matching, numbers, positive
 from joma.errors import DivergenceError, InputError, nearest
-from joma.shapes import arrays, matching
 
 Array = NDArray[np.float64]
 AttentionKind = Literal["linear", "exp", "softmax"]

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joma.arguments import NotFiniteError, finite, numbers, whole
+from joma.arguments import NotFiniteError, arrays, finite, numbers, whole
 from joma.errors import InputError
-from joma.shapes import arrays
 from joma.theory.activation import LINEAR, Activation
 from joma.theory.attention import SOFTMAX, Array, Attention
 

@@ -26,9 +26,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import quad
 from scipy.special import gammaln
 
-from joma.arguments import finite, number, numbers, positive, whole
+from joma.arguments import arrays, finite, matching, number, numbers, positive, whole
 from joma.errors import InputError
-from joma.shapes import arrays, matching
 
 Array = NDArray[np.float64]
 Derivative = Callable[[Array], Array]

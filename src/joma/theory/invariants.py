@@ -13,9 +13,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from joma.arguments import positive
+from joma.arguments import arrays, positive
 from joma.errors import InputError, nearest
-from joma.shapes import arrays
 from joma.theory.attention import Array, Attention
 
 SoftmaxForm = Literal["printed", "signed", "corrected"]

@@ -25,9 +25,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from joma.arguments import number, numbers, whole, wholes
+from joma.arguments import matching, number, numbers, whole, wholes
 from joma.errors import InputError
-from joma.shapes import matching
 from joma.theory.class_labels import class_table
 
 Array = NDArray[np.float64]

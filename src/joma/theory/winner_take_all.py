@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -313,7 +312,7 @@ class _SoftmaxClock:
         gain = np.exp(flow._logits / flow.temperature)
         self.idle = float((frequency * gain)[~self.moving].sum())
 
-    def exp_time(self, standard: float) -> tuple[Any, Any]:
+    def exp_time(self, standard: float) -> tuple[Array, Array]:
         """Elapsed and log remaining time of exp attention when the winner stands at ``standard``."""
         start, pace = self.flow._start[self.winner], self.flow._pace[self.winner]
         scale = np.exp(start**2 / 2) / pace
@@ -327,7 +326,7 @@ class _SoftmaxClock:
         steps = self.frequency[moving] * grown[moving] / (flow.weight_rate * flow._strength[moving])
         return float(steps.sum() + self.idle * elapsed)
 
-    def internal(self, time: float) -> tuple[Any, Any]:
+    def internal(self, time: float) -> tuple[Array, Array]:
         low = float(self.flow._start[self.winner])
         if time == 0:
             return np.asarray(0.0), np.asarray(np.log(self.flow.blow_up_time))

@@ -24,9 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import wrightomega
 
-from joma.arguments import finite, numbers, positive, whole
+from joma.arguments import arrays, finite, numbers, positive, whole
 from joma.errors import InputError
-from joma.shapes import arrays
 
 Floats = NDArray[np.float64]
 

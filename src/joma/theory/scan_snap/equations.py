@@ -26,9 +26,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import entr, logsumexp
 
-from joma.arguments import NotFiniteError, finite, numbers, whole
+from joma.arguments import NotFiniteError, arrays, finite, matching, numbers, whole
 from joma.errors import InputError
-from joma.shapes import arrays, matching
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

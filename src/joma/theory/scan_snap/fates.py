@@ -25,9 +25,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from joma.arguments import finite, numbers
+from joma.arguments import arrays, finite, numbers
 from joma.errors import InputError
-from joma.shapes import arrays
 
 Floats = NDArray[np.float64]
 

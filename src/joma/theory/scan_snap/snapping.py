@@ -27,9 +27,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from joma.arguments import finite, numbers, positive, whole
+from joma.arguments import arrays, finite, numbers, positive, whole
 from joma.errors import InputError
-from joma.shapes import arrays
 from joma.theory.scan_snap.decoder import decoder_logit, decoder_logit_late
 
 Floats = NDArray[np.float64]
