@@ -1,0 +1,146 @@
+"""A monitor's folder: small Parquet parts while the run goes on, one table when it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from joma.errors import InputError, RunDirectoryError
+from joma.files import whole_file, write_text
+
+_FACTS, _TABLE, _STATE = "monitor.json", "monitor.parquet", "state.json"
+_PART = re.compile(r"part-(\d{9})\.parquet")
+VERSION = 1
+
+
+@dataclass
+class Folder:
+    """Where a run's numbers lie. ``last`` is the last step in it, -1 for none."""
+
+    path: Path
+    last: int = -1
+    _pending: list[pd.DataFrame] = field(default_factory=list)
+
+    @classmethod
+    def opened(cls, path: Path, facts: dict[str, Any]) -> Folder:
+        """A new folder, or that of the same run, to be continued.
+
+        Raises:
+            RunDirectoryError: the folder holds something else, or another run.
+        """
+        there = path / _FACTS
+        if there.exists():
+            known = _read(there)
+            changed = [key for key in sorted({*known, *facts}) if known.get(key) != facts.get(key)]
+            if changed:
+                key = changed[0]
+                raise RunDirectoryError(
+                    f"{path} holds the monitor of another run ({key} was {known.get(key)!r}, now it is "
+                    f"{facts.get(key)!r}); choose another folder."
+                )
+            table = read_table(path)
+            return cls(path, int(table["step"].max()) if len(table) else -1)
+        if path.exists() and any(path.iterdir()):
+            raise RunDirectoryError(f"{path} is not empty and no monitor's folder; choose another.")
+        write_text(there, json.dumps(facts, indent=1))
+        return cls(path)
+
+    def add(self, table: pd.DataFrame) -> None:
+        """Write one part, whole; what could not be written before goes along.
+
+        Raises:
+            RunDirectoryError, UnfinishedError: the disk; the rows are kept for the next try.
+        """
+        if table.empty:
+            return
+        self._pending.append(table)
+        joined = pd.concat(self._pending, ignore_index=True)
+        first, last = int(joined["step"].min()), int(joined["step"].max())
+        if first <= self.last:
+            self.cut(first)
+        with whole_file(self.path / f"part-{last:09d}.parquet") as temporary:
+            joined.to_parquet(temporary, index=False)
+        self._pending.clear()
+        self.last = last
+
+    def cut(self, step: int) -> None:
+        """Forget this step and all after it: a run that is resumed from before them takes them anew."""
+        table = read_table(self.path)
+        kept = table[table["step"] < step]
+        _write(self.path / _TABLE, kept)
+        for part in _parts(self.path):
+            part.unlink()
+        self.last = int(kept["step"].max()) if len(kept) else -1
+
+    def merge(self) -> None:
+        """All parts in one table."""
+        parts = _parts(self.path)
+        if parts:
+            _write(self.path / _TABLE, read_table(self.path))
+            for part in parts:
+                part.unlink()
+
+    def keep_state(self, state: dict[str, Any]) -> None:
+        """What a resumed run must remember."""
+        write_text(self.path / _STATE, json.dumps(state))
+
+    def state(self) -> dict[str, Any] | None:
+        """What was kept, or None."""
+        return _read(self.path / _STATE) if (self.path / _STATE).exists() else None
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Everything measured so far, merged or not: one row per measurement, in order of steps.
+
+    Raises:
+        InputError: no monitor's folder.
+        RunDirectoryError: a damaged file.
+    """
+    if not (path / _FACTS).is_file():
+        raise InputError(
+            f"{path} is no monitor's folder: it has no {_FACTS}; give the folder of joma.Monitor."
+        )
+    files = [file for file in (path / _TABLE, *_parts(path)) if file.exists()]
+    tables = []
+    for file in files:
+        try:
+            tables.append(pd.read_parquet(file))
+        except (OSError, ValueError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise RunDirectoryError(
+                f"{file} is damaged ({reason}); delete it to go on without it."
+            ) from error
+    if not tables:
+        return pd.DataFrame({"step": pd.Series(dtype="int64"), "metric": pd.Series(dtype="str")})
+    keys = ["step", "layer", "module", "call", "head", "metric"]
+    table = pd.concat(tables, ignore_index=True).drop_duplicates(keys, keep="last")
+    return table.sort_values("step", kind="stable", ignore_index=True)
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """What the run is: model, cadence, statistics."""
+    return _read(path / _FACTS)
+
+
+def _parts(path: Path) -> list[Path]:
+    return sorted(file for file in path.iterdir() if _PART.fullmatch(file.name) and not file.is_symlink())
+
+
+def _write(path: Path, table: pd.DataFrame) -> None:
+    with whole_file(path) as temporary:
+        table.to_parquet(temporary, index=False)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(f"{path} cannot be read ({error}).") from error
+    if not isinstance(content, dict):
+        raise RunDirectoryError(f"{path} does not describe a monitored run.")
+    return content

@@ -1,0 +1,150 @@
+"""One look at a model in training: its attention and its residual stream at one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from joma.errors import InputError
+from joma.probes.watching.watch import Watch, watch
+
+MAXIMA = ("largest_logit",)
+"""Statistics of which the largest row counts, not the mean."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One statistic of one attention, or of one block, at one step; values stay on their device."""
+
+    metric: str
+    unit: str
+    layer: int
+    module: str
+    call: int
+    values: Tensor
+    """(heads,), or one value for what has no heads; float32 or wider."""
+    counts: Tensor
+    """Rows behind each value."""
+
+
+class Look:
+    """Open from the step before until the step that is looked at; then :meth:`taken` says what was seen.
+
+    Only forward passes in training mode count. Nothing is left on the model when the look is closed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        statistics: Sequence[str],
+        layers: Iterable[int | str] | None,
+        rows: float | None,
+        blocks: Sequence[tuple[int, str, nn.Module]],
+    ) -> None:
+        self._watch: Watch = watch(model, statistics=statistics, layers=layers, rows=rows, reduce="none")
+        self._model = model
+        self._blocks = blocks
+        self._training: list[bool] = []
+        self._squares: dict[tuple[int, str], list[Tensor]] = {}
+        self._stack = ExitStack()
+
+    def open(self) -> None:
+        """Begin to look."""
+        with ExitStack() as stack:
+            stack.enter_context(self._model.register_forward_pre_hook(self._pass_begins))
+            for layer, name, block in self._blocks:
+                handle = block.register_forward_hook(
+                    lambda _module, _inputs, output, key=(layer, name): self._block_ran(key, output)
+                )
+                stack.enter_context(handle)
+            stack.enter_context(self._watch)
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """Leave the model as it was."""
+        self._stack.close()
+
+    def _pass_begins(self, module: nn.Module, _inputs: tuple[object, ...]) -> None:
+        self._training.append(module.training)
+
+    def _block_ran(self, key: tuple[int, str], output: Tensor | tuple[Tensor, ...]) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        if self._model.training and isinstance(hidden, Tensor) and hidden.is_floating_point():
+            self._squares.setdefault(key, []).append(hidden.detach().float().square().mean())
+
+    def taken(self) -> list[Seen]:
+        """What was seen, means over the passes of this step weighted by their rows.
+
+        Raises:
+            InputError: no pass in training mode ran, or no attention could be measured.
+        """
+        if not any(self._training):
+            raise InputError("no forward pass in training mode ran at a step that was to be looked at.")
+        seen: dict[tuple[str, str, int], list[Seen]] = {}
+        for layer, record, measured in self._watch.measured():
+            # Passes are numbered from 0 in the order in which they began.
+            if not self._training[record.step]:
+                continue
+            values, counts = _per_head(measured.name, measured.values, measured.counts)
+            found = Seen(measured.name, measured.unit, layer, record.module, record.call, values, counts)
+            seen.setdefault((found.metric, found.module, found.call), []).append(found)
+        rows = [_joined(passes) for passes in seen.values()]
+        rows += [
+            Seen("residual_rms", "", layer, name, 0, torch.stack(squares).mean().sqrt()[None], _one(squares))
+            for (layer, name), squares in self._squares.items()
+        ]
+        return rows
+
+
+def _one(squares: list[Tensor]) -> Tensor:
+    return torch.ones(1, device=squares[0].device)
+
+
+def _per_head(metric: str, values: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """(batch, heads, rows) -> the mean, or the largest, over the valid rows of each head."""
+    valid = (counts > 0) & values.isfinite()
+    number = valid.sum(dim=(0, 2))
+    if metric in MAXIMA:
+        best = values.masked_fill(~valid, -torch.inf).amax(dim=(0, 2))
+        return torch.where(number > 0, best, torch.nan), number
+    return values.masked_fill(~valid, 0).sum(dim=(0, 2)) / number, number
+
+
+def _joined(passes: list[Seen]) -> Seen:
+    """Several passes of a step (accumulated gradients) as one."""
+    first = passes[0]
+    if len(passes) == 1:
+        return first
+    values = torch.stack([seen.values for seen in passes])
+    counts = torch.stack([seen.counts for seen in passes])
+    if first.metric in MAXIMA:
+        joined = values.nan_to_num(nan=-torch.inf).amax(dim=0)
+    else:
+        joined = (values.nan_to_num() * counts).sum(dim=0) / counts.sum(dim=0)
+    total = counts.sum(dim=0)
+    return Seen(
+        first.metric,
+        first.unit,
+        first.layer,
+        first.module,
+        first.call,
+        torch.where(total > 0, joined, torch.nan),
+        total,
+    )
+
+
+def residual_blocks(model: nn.Module) -> list[tuple[int, str, nn.Module]]:
+    """Layer number, name and module of each block: the members of the longest list of like modules."""
+    lists = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and len({type(member) for member in module}) == 1
+    ]
+    if not lists:
+        return []
+    name, blocks = max(lists, key=lambda entry: len(entry[1]))
+    return [(number, f"{name}.{number}", block) for number, block in enumerate(blocks)]

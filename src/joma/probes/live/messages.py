@@ -1,0 +1,101 @@
+"""What a monitor says: alarms about changes, messages about states, and what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+Kind = Literal["alarm", "state", "spike", "not valid"]
+
+LOW_ENTROPY = 0.1
+"""Share of log n below which a head is said to look at one key."""
+LARGE_LOGIT = 100.0
+_ADVICE = {
+    "attention_entropy": "normalise queries and keys (qk-norm), or lower the rate of W_Q and W_K",
+    "largest_logit": "normalise queries and keys (qk-norm), or clip W_Q and W_K until logits are below 100",
+    "residual_rms": "lower the rate of the MLP and the output projections, or norm the residual stream",
+    "loss": "go back to a checkpoint before this step, and lower the learning rate",
+}
+
+
+@dataclass(frozen=True)
+class Message:
+    """One thing worth telling.
+
+    An ``alarm`` is a change against the run's own past; a ``state`` is a level, whatever came before; a
+    ``spike`` is a loss that rose and came back; ``not valid`` withdraws the alarm's probability.
+    """
+
+    step: int
+    kind: Kind
+    where: str
+    """``layer 3, head 1``, or ``loss``."""
+    metric: str
+    what: str
+    since: int
+    """Step at which it began, as far as the looks can tell."""
+    sure: str
+    """How sure: a probability of a false alarm, or that a level needs none."""
+
+    def advice(self) -> str:
+        """One line on what to do."""
+        return _ADVICE.get(self.metric, "")
+
+    def sentence(self) -> str:
+        """The whole message."""
+        advice = f" To do: {self.advice()}." if self.advice() else ""
+        return f"step {self.step}: {self.where}: {self.what}, since step {self.since} ({self.sure}).{advice}"
+
+    def as_dict(self) -> dict[str, str | int]:
+        """The fields, ready for JSON."""
+        return dataclasses.asdict(self)
+
+
+def states(table: pd.DataFrame, since: dict[str, int]) -> list[Message]:
+    """Levels that one look shows: heads that look at one key, logits beyond 100, values that are no numbers.
+
+    Args:
+        table: one step of a monitor's table.
+        since: where each state that still lasts began; changed in place, so that each is told once.
+
+    Returns:
+        The states that begin at this step.
+    """
+    if table.empty:
+        return []
+    step = int(table["step"].iloc[0])
+    found: dict[str, tuple[str, str, str]] = {}
+    for row in table.itertuples():
+        where = place(whole(row.layer), whole(row.head), row.module)
+        value = float(row.value)
+        if row.metric == "normalised_entropy" and value < LOW_ENTROPY:
+            what = f"attention is on one key (entropy {value:.3f} of log n)"
+            found[f"{where} entropy"] = (where, "attention_entropy", what)
+        elif row.metric == "largest_logit" and value > LARGE_LOGIT:
+            found[f"{where} logit"] = (where, "largest_logit", f"its largest logit is {value:.0f}")
+        elif row.metric == "residual_rms" and not np.isfinite(value):
+            found[f"{where} residual"] = (where, "residual_rms", "the residual stream is not finite")
+    for key in [key for key in since if key not in found]:
+        del since[key]
+    told = []
+    for key, (where, metric, what) in found.items():
+        if key not in since:
+            since[key] = step
+            told.append(Message(step, "state", where, metric, what, step, "a level, not a change"))
+    return told
+
+
+def place(layer: int | None, head: int | None, module: str) -> str:
+    """``layer 3, head 1``; the module's name where it has neither."""
+    words = [] if layer is None else [f"layer {layer}"]
+    words += [] if head is None else [f"head {head}"]
+    return ", ".join(words) or module
+
+
+def whole(value: Any) -> int | None:
+    """A table's integer, or None for what is missing in it."""
+    return None if pd.isna(value) else int(value)

@@ -1,0 +1,272 @@
+"""``joma.Monitor``: a training loop's attention, residual stream and ranks, at a cadence, with messages."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal, Self
+
+import pandas as pd
+from torch import Tensor, nn
+
+from joma.errors import InputError, JomaError
+from joma.probes.live.alarm import ChangeAlarm, LossAlarm
+from joma.probes.live.folder import VERSION, Folder
+from joma.probes.live.look import Look, Seen, residual_blocks
+from joma.probes.live.messages import Message, states
+from joma.probes.live.rows import COLUMNS, gradient_norm, on_host, summary, tidy
+from joma.probes.live.sinks import ScalarWriter, Sink, sink_of
+from joma.probes.watching.measuring import check_statistics
+
+STATISTICS = ("entropy", "normalised_entropy", "largest_logit", "first_key_mass")
+OnAlarm = Literal["log", "warn", "stop"] | Callable[[Message], None]
+_log = logging.getLogger("joma")
+
+
+class StopTraining(Exception):
+    """Raised by :meth:`Monitor.step` with ``on_alarm="stop"``; ``message`` says why."""
+
+    def __init__(self, message: Message) -> None:
+        super().__init__(message.sentence())
+        self.message = message
+
+
+class Monitor:
+    """Watch a model train: ``with joma.Monitor(model) as monitor: ... monitor.step(step, loss=loss)``.
+
+    At every ``every``-th step the forward passes in training mode are measured beside the model, whose
+    outputs and gradients stay the same bit for bit; between them nothing is attached to the model, and
+    losses stay on their device. Whatever goes wrong in the monitor is one line of the log ``joma``; training
+    goes on.
+
+    Args:
+        model: any module, compiled ones as well (they run uncompiled at a step that is looked at).
+        every: steps between looks, at least 1.
+        statistics: of the attention, as for :func:`joma.watch`; per head, means over rows
+            (``largest_logit``: the largest).
+        layers: which attentions, as for :func:`joma.watch`. None: all.
+        rows: share of the query rows, as for :func:`joma.watch`. None: all.
+        log: where numbers go besides the folder (see :func:`joma.probes.live.sinks.sink_of`).
+        folder: where everything is kept, in small Parquet files; None: in memory alone.
+        steps: steps planned, for the alarm's bound. None: 100,000.
+        alpha: probability that a healthy run alarms, within the planned steps.
+        on_alarm: ``"log"``, ``"warn"``, ``"stop"`` (``step`` raises :class:`StopTraining`) or a function.
+
+    Raises:
+        InputError: a model that is no module, a cadence below 1, an unknown statistic or sink.
+        RunDirectoryError: a folder that holds something else.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        every: int = 50,
+        statistics: Sequence[str] = STATISTICS,
+        layers: Iterable[int | str] | None = None,
+        rows: float | None = None,
+        log: Sink | ScalarWriter | str | None = None,
+        folder: str | Path | None = None,
+        steps: int | None = None,
+        alpha: float = 0.05,
+        on_alarm: OnAlarm = "log",
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError(f"Monitor(model) got a {type(model).__name__}; give a torch.nn.Module.")
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise InputError(
+                f"every = {every!r} in Monitor is no cadence; give a whole number of at least 1."
+            )
+        if steps is not None and steps < 1:
+            raise InputError(f"steps = {steps!r} in Monitor; plan at least 1 step, or None.")
+        if not 0 < alpha < 1:
+            raise InputError(f"alpha = {alpha!r} in Monitor is no probability; give one in (0, 1).")
+        if not callable(on_alarm) and on_alarm not in ("log", "warn", "stop"):
+            raise InputError(f"on_alarm = {on_alarm!r} in Monitor; give 'log', 'warn', 'stop' or a function.")
+        self.every = every
+        self.messages: list[Message] = []
+        self._model = model
+        self._statistics = check_statistics(statistics)
+        self._layers = None if layers is None else list(layers)
+        self._rows = rows
+        self._blocks = residual_blocks(model)
+        self._sink = sink_of(log)
+        self._on_alarm = on_alarm
+        self._alarm = ChangeAlarm(looks=math.ceil((steps or 100_000) / every), alpha=alpha)
+        self._loss_alarm = LossAlarm()
+        self._since: dict[str, int] = {}
+        self._look: Look | None = None
+        self._raw: list[tuple[int, str, Tensor | float]] = []
+        self._tables: list[pd.DataFrame] = []
+        self._folder: Folder | None = None
+        self._last = -1
+        self._failed: set[str] = set()
+        if folder is not None:
+            facts = {"version": VERSION, "model": type(model).__name__, "statistics": list(self._statistics)}
+            self._folder = Folder.opened(Path(folder), {**facts, "every": every})
+            self._resume(self._folder)
+
+    def __enter__(self) -> Self:
+        self._open(self._last + 1)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def step(
+        self,
+        step: int | None = None,
+        *,
+        loss: Tensor | float | None = None,
+        grad_norm: Tensor | float | None = None,
+    ) -> None:
+        """One optimizer step is done. Gradients that are still there are measured.
+
+        Args:
+            step: its number, growing; None: one more than the last. A smaller one (a run that went back to
+                a checkpoint) replaces what was measured from there on.
+            loss: of this step, kept on its device until the next look.
+            grad_norm: where the loop has it already.
+
+        Raises:
+            StopTraining: with ``on_alarm="stop"``, at an alarm.
+        """
+        now = self._last + 1 if step is None else int(step)
+        if now <= self._last:
+            self._go_back(now)
+        self._last = now
+        if loss is not None:
+            self._raw.append((now, "loss", loss.detach() if isinstance(loss, Tensor) else float(loss)))
+        norm = grad_norm if grad_norm is not None else gradient_norm(self._model)
+        if norm is not None:
+            self._raw.append(
+                (now, "gradient_norm", norm.detach() if isinstance(norm, Tensor) else float(norm))
+            )
+        if self._look is not None:
+            self._take(now)
+        self._open(now + 1)
+
+    def table(self) -> pd.DataFrame:
+        """Everything measured so far, one row per measurement: :data:`joma.probes.live.rows.COLUMNS`."""
+        if not self._tables:
+            return pd.DataFrame(columns=list(COLUMNS))
+        return pd.concat(self._tables, ignore_index=True)
+
+    def close(self) -> None:
+        """Write what is pending, merge the folder's parts, leave the model as it was."""
+        self._shut()
+        told = self._keep(self._drained())
+        if self._folder is not None:
+            self._try("the folder", self._folder.merge)
+        self._tell(told, may_stop=False)
+
+    # One look
+
+    def _open(self, following: int) -> None:
+        if following % self.every or self._look is not None:
+            return
+        look = Look(self._model, self._statistics, self._layers, self._rows, self._blocks)
+        if self._try("a look", look.open):
+            self._look = look
+
+    def _shut(self) -> None:
+        if self._look is not None:
+            look, self._look = self._look, None
+            self._try("a look", look.close)
+
+    def _take(self, step: int) -> None:
+        look = self._look
+        self._shut()
+        rows = pd.DataFrame(columns=list(COLUMNS))
+        if look is not None:
+            seen: list[Seen] = []
+            self._try("a look", lambda: seen.extend(look.taken()))
+            rows = tidy(step, seen)
+        told = self._keep(
+            pd.concat([self._drained(), rows], ignore_index=True) if len(rows) else self._drained()
+        )
+        if len(rows):
+            told += states(rows, self._since) + self._alarm.look(rows)
+            if self._sink is not None:
+                self._sink(step, summary(rows, self._tables[-1]))
+        if self._folder is not None:
+            state = {"alarm": self._alarm.as_state(), "loss": vars(self._loss_alarm), "since": self._since}
+            folder = self._folder
+            self._try("the folder", lambda: folder.keep_state({"step": step, **state}))
+        self._tell(told)
+
+    def _drained(self) -> pd.DataFrame:
+        """Losses and gradient norms of the steps since the last look, in one transfer."""
+        raw, self._raw = self._raw, []
+        numbers = iter(on_host([value for _, _, value in raw if isinstance(value, Tensor)]))
+        rows = [
+            {"step": step, "metric": metric, "value": next(numbers) if isinstance(value, Tensor) else value}
+            for step, metric, value in raw
+        ]
+        table = pd.DataFrame(rows).reindex(columns=list(COLUMNS))
+        return table.assign(module="", call=0, unit="", count=1) if len(table) else table
+
+    def _keep(self, table: pd.DataFrame) -> list[Message]:
+        if table.empty:
+            return []
+        table = table.astype(
+            {"step": "int64", "layer": "Int64", "head": "Int64", "call": "int64", "value": float}
+        )
+        self._tables.append(table)
+        if self._folder is not None:
+            folder = self._folder
+            self._try("the folder", lambda: folder.add(table))
+        losses = table[table["metric"] == "loss"]
+        return [
+            message
+            for step, value in zip(losses["step"], losses["value"], strict=True)
+            for message in self._loss_alarm.step(int(step), float(value))
+        ]
+
+    def _tell(self, told: list[Message], *, may_stop: bool = True) -> None:
+        self.messages += told
+        for message in told:
+            if callable(self._on_alarm):
+                self._on_alarm(message)
+            elif self._on_alarm == "warn":
+                warnings.warn(message.sentence(), stacklevel=3)
+            else:
+                _log.warning("joma: %s", message.sentence())
+        if may_stop and self._on_alarm == "stop":
+            alarms = [message for message in told if message.kind == "alarm"]
+            if alarms:
+                self.close()
+                raise StopTraining(alarms[0])
+
+    # Runs that are continued
+
+    def _resume(self, folder: Folder) -> None:
+        state = folder.state()
+        self._last = folder.last
+        if state is None:
+            return
+        self._alarm.restore(state["alarm"])
+        self._loss_alarm = LossAlarm(**state["loss"])
+        self._since = dict(state["since"])
+
+    def _go_back(self, step: int) -> None:
+        self._raw = [entry for entry in self._raw if entry[0] < step]
+        self._tables = [table[table["step"] < step] for table in self._tables]
+        if self._folder is not None:
+            folder = self._folder
+            self._try("the folder", lambda: folder.cut(step))
+
+    def _try(self, what: str, act: Callable[[], object]) -> bool:
+        """Whether it went well; otherwise one line, once for each reason."""
+        try:
+            act()
+        except Exception as error:  # nothing in a monitor may end a training run
+            line = str(error) if isinstance(error, JomaError) else f"{type(error).__name__}: {error}"
+            if line not in self._failed:
+                self._failed.add(line)
+                _log.warning("joma: %s failed: %s", what, " ".join(line.split()))
+            return False
+        return True

@@ -1,0 +1,80 @@
+"""From what a look saw to rows of a table and numbers for a log."""
+
+from __future__ import annotations
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from joma.probes.live.look import Seen
+
+COLUMNS = ("step", "layer", "module", "call", "head", "metric", "value", "unit", "count")
+
+
+def summary(rows: pd.DataFrame, raw: pd.DataFrame) -> dict[str, float]:
+    """Per layer and statistic minimum, median, maximum and which head is extreme; loss and gradient norm."""
+    numbers: dict[str, float] = {}
+    for (metric, layer), own in rows.groupby(["metric", "layer"], sort=True):
+        values = own.dropna(subset="value")
+        if values.empty:
+            continue
+        name = f"joma/{'attention_entropy' if metric == 'entropy' else metric}/layer{layer}"
+        if values["head"].isna().all():
+            numbers[name] = float(values["value"].iloc[0])
+            continue
+        least, most = values["value"].idxmin(), values["value"].idxmax()
+        numbers[f"{name}/min"], numbers[f"{name}/min_head"] = (
+            float(values["value"][least]),
+            float(values["head"][least]),
+        )
+        numbers[f"{name}/median"] = float(values["value"].median())
+        numbers[f"{name}/max"], numbers[f"{name}/max_head"] = (
+            float(values["value"][most]),
+            float(values["head"][most]),
+        )
+    for metric in ("loss", "gradient_norm"):
+        own = raw[raw["metric"] == metric]
+        if len(own):
+            numbers[f"joma/{metric}"] = float(own["value"].iloc[-1])
+    return numbers
+
+
+def tidy(step: int, seen: list[Seen]) -> pd.DataFrame:
+    """The rows of one look, from one transfer of all its numbers."""
+    numbers = iter(on_host([part.values for part in seen]))
+    counts = iter(on_host([part.counts for part in seen]))
+    rows = []
+    for part in seen:
+        heads = part.values.numel() if part.metric != "residual_rms" else 0
+        for head in range(max(heads, 1)):
+            rows.append(
+                {
+                    "step": step,
+                    "layer": part.layer,
+                    "module": part.module,
+                    "call": part.call,
+                    "head": head if heads else pd.NA,
+                    "metric": part.metric,
+                    "value": next(numbers),
+                    "unit": part.unit,
+                    "count": int(next(counts)),
+                }
+            )
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def on_host(tensors: list[Tensor]) -> list[float]:
+    """All entries of tensors on any devices: one transfer for each device and dtype."""
+    if not tensors:
+        return []
+    flat = [tensor.detach().reshape(-1).double() for tensor in tensors]
+    if len({tensor.device for tensor in flat}) == 1:
+        numbers: list[float] = torch.cat(flat).tolist()
+        return numbers
+    return [float(value) for tensor in flat for value in tensor.tolist()]
+
+
+def gradient_norm(model: nn.Module) -> Tensor | None:
+    """The 2-norm of the gradients that are there, on their device; None where there is none."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return torch.nn.utils.get_total_norm(gradients) if gradients else None
