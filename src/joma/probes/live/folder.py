@@ -60,13 +60,11 @@ class Folder:
             return
         self._pending.append(table)
         joined = pd.concat(self._pending, ignore_index=True)
-        first, last = int(joined["step"].min()), int(joined["step"].max())
-        if first <= self.last:
-            self.cut(first)
-        with whole_file(self.path / f"part-{last:09d}.parquet") as temporary:
-            joined.to_parquet(temporary, index=False)
+        parts = _parts(self.path)
+        number = int(parts[-1].stem.removeprefix("part-")) + 1 if parts else 0
+        _write(self.path / f"part-{number:09d}.parquet", joined)
         self._pending.clear()
-        self.last = last
+        self.last = max(self.last, int(joined["step"].max()))
 
     def cut(self, step: int) -> None:
         """Forget this step and all after it: a run that is resumed from before them takes them anew."""

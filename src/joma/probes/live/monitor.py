@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, TypedDict
 
 import pandas as pd
 from torch import Tensor, nn
@@ -24,6 +24,20 @@ from joma.probes.watching.measuring import check_statistics
 STATISTICS = ("entropy", "normalised_entropy", "largest_logit", "first_key_mass")
 OnAlarm = Literal["log", "warn", "stop"] | Callable[[Message], None]
 _log = logging.getLogger("joma")
+
+
+class MonitorSettings(TypedDict, total=False):
+    """The settings of :class:`Monitor`, the model aside, as the skins over it take them."""
+
+    every: int
+    statistics: Sequence[str]
+    layers: Iterable[int | str] | None
+    rows: float | None
+    log: Sink | ScalarWriter | str | None
+    folder: str | Path | None
+    steps: int | None
+    alpha: float
+    on_alarm: OnAlarm
 
 
 class StopTraining(Exception):
@@ -110,8 +124,16 @@ class Monitor:
             self._resume(self._folder)
 
     def __enter__(self) -> Self:
-        self._open(self._last + 1)
+        self.begin(self._last + 1)
         return self
+
+    def begin(self, step: int) -> None:
+        """The next optimizer step has this number; it is looked at if its turn has come."""
+        if step <= self._last:
+            self._go_back(step)
+        self._last = step - 1
+        self._shut()
+        self._open(step)
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -138,16 +160,24 @@ class Monitor:
         if now <= self._last:
             self._go_back(now)
         self._last = now
-        if loss is not None:
-            self._raw.append((now, "loss", loss.detach() if isinstance(loss, Tensor) else float(loss)))
-        norm = grad_norm if grad_norm is not None else gradient_norm(self._model)
-        if norm is not None:
-            self._raw.append(
-                (now, "gradient_norm", norm.detach() if isinstance(norm, Tensor) else float(norm))
-            )
+        self.note(now, loss=loss, grad_norm=gradient_norm(self._model) if grad_norm is None else grad_norm)
         if self._look is not None:
             self._take(now)
         self._open(now + 1)
+
+    @property
+    def last(self) -> int:
+        """The last step that is done; -1 before the first."""
+        return self._last
+
+    def note(
+        self, step: int, *, loss: Tensor | float | None = None, grad_norm: Tensor | float | None = None
+    ) -> None:
+        """Numbers of a step, some of which are known only after it was done."""
+        for metric, value in (("loss", loss), ("gradient_norm", grad_norm)):
+            if value is not None:
+                kept = value.detach() if isinstance(value, Tensor) else float(value)
+                self._raw.append((step, metric, kept))
 
     def table(self) -> pd.DataFrame:
         """Everything measured so far, one row per measurement: :data:`joma.probes.live.rows.COLUMNS`."""

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from joma.probes.live.folder import read_table
+
+lightning = pytest.importorskip(
+    "lightning", reason="lightning is not installed: pip install 'joma[lightning]'"
+)
+
+from joma.lightning import TrainingMonitor  # noqa: E402
+
+WIDTH, LENGTH = 8, 5
+
+
+class Net(lightning.LightningModule):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.TransformerEncoderLayer(WIDTH, 2, 8, 0.0, batch_first=True)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers[0](x)
+        return y
+
+    def training_step(self, batch: list[Tensor], number: int) -> Tensor:
+        (x,) = batch
+        return (self(x) - x).square().mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_steps_are_optimizer_steps(tmp_path: Path, accumulated: int) -> None:
+    torch.manual_seed(0)
+    data = torch.utils.data.TensorDataset(torch.randn(24, LENGTH, WIDTH))
+    callback = TrainingMonitor(every=2)
+    run = lightning.Trainer(
+        default_root_dir=tmp_path,
+        max_steps=5,
+        accumulate_grad_batches=accumulated,
+        callbacks=[callback],
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    run.fit(Net(), torch.utils.data.DataLoader(data, batch_size=2))
+    table = read_table(tmp_path / "joma-monitor")
+    assert sorted(table[table["metric"] == "entropy"]["step"].unique()) == [2, 4]
+    assert table[table["metric"] == "loss"]["step"].tolist() == [1, 2, 3, 4, 5]
+    assert table[table["metric"] == "gradient_norm"]["step"].tolist() == [1, 2, 3, 4, 5]
+    counts = table[(table["metric"] == "entropy") & (table["step"] == 4)]["count"]
+    assert set(counts) == {2 * LENGTH * accumulated}
