@@ -60,6 +60,7 @@ def test_family_matches_its_eager_attentions(family: str, padding: str) -> None:
     for kind, expected in truth.items():
         torch.testing.assert_close(measured[kind], expected, atol=3e-6, rtol=0)
     coverage = seen.coverage()
+    coverage = coverage[coverage["status"] != "no attention"]  # routers
     assert (coverage["status"] == "measured").all()
     if family == "gpt_oss" or family not in {*BY_SOFTMAX_ONLY, "mpnet"}:
         assert (coverage["route"] == "registry").all()
@@ -217,3 +218,36 @@ def test_values_that_are_not_finite_are_named() -> None:
     with pytest.raises(InputError, match=r"layers\.1\.self_attn.*head 0"):
         seen.table()
     assert seen.coverage()["status"].tolist() == ["measured", "not measured"]
+
+
+@pytest.mark.parametrize("global_tokens", [0, 1])
+@pytest.mark.parametrize("padded", [0, 5])
+def test_attention_within_windows(global_tokens: int, padded: int) -> None:
+    """Longformer's heads stand third, and its keys are a window's: against the model's own probabilities."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LongformerConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
+        attention_window=[4], max_position_embeddings=64, pad_token_id=1,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.LongformerModel(config, add_pooling_layer=False).eval()
+    for parameter in model.parameters():
+        parameter.data.normal_(std=0.3)
+    batch = {
+        "input_ids": torch.randint(3, 32, (2, 12)),
+        "attention_mask": torch.ones(2, 12, dtype=torch.long),
+        "global_attention_mask": torch.zeros(2, 12, dtype=torch.long),
+    }
+    batch["attention_mask"][1, 12 - padded :] = 0
+    batch["global_attention_mask"][:, :global_tokens] = 1
+    with torch.no_grad(), watch(model, reduce="none") as seen:
+        model(**batch)
+    with torch.no_grad():
+        own = model(**batch, output_attentions=True).attentions[0]
+    table = seen.table()
+    local = table[(table["call"] == 0) & (table["position"] >= global_tokens)]
+    expected = torch.special.entr(own.double()).sum(-1)
+    for row in local.itertuples():
+        assert row.value == pytest.approx(expected[row.sample, row.head, row.position].item(), abs=1e-5)
+    assert len(local) == 2 * (24 - padded - 2 * global_tokens)
+    assert sorted(set(table["call"])) == list(range(1 + (global_tokens > 0)))

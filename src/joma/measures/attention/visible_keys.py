@@ -19,8 +19,8 @@ from torch import Tensor
 Rows = NDArray[np.int64]
 
 MASKED_BELOW = -3e4
-"""Additive values at or below this hide a key. Everything that code adds to mask a key in float16 and
-wider (finfo.min, -1e9, -inf) is; -1e4 is not, and counts as the bias that it is."""
+"""Additive values so far below 0 and below their row's largest hide a key. Everything that code adds to mask
+a key in float16 and wider (finfo.min, -1e9, -inf) does; -1e4 does not, and counts as the bias that it is."""
 
 _SHORTEST_RUN = 64
 _ROWS_AT_ONCE = 128
@@ -122,11 +122,28 @@ def _used(first: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
     return torch.minimum(first.masked_fill(empty, torch.iinfo(torch.int64).max).amin(-1), end), end
 
 
-def additive(values: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Split a float mask or bias into what it keeps (bool) and what it adds (None where all zeros)."""
-    keeps = values > MASKED_BELOW
-    rest = values.masked_fill(~keeps, 0.0)
-    return keeps, rest if bool(rest.any()) else None
+def hidden_scores(values: Tensor) -> Tensor:
+    """Where scores or what is added to them say that a key is hidden, (..., keys) bool.
+
+    -inf and the least numbers of the dtype hide, and so does what lies :data:`MASKED_BELOW` both below 0 and
+    below the row's largest. A whole row so low only has low scores of its own.
+    """
+    top = values.amax(-1, keepdim=True)
+    far = (values <= MASKED_BELOW) & (values <= top + MASKED_BELOW)
+    return far | (values <= 0.99 * torch.finfo(values.dtype).min)
+
+
+def additive(values: Tensor, *, mask: bool = False) -> tuple[Tensor, Tensor | None]:
+    """Split a float mask or bias into what it keeps (bool) and what it adds (None where all zeros).
+
+    Of a ``mask``, a row of one and the same number far below 0 hides its query from every key.
+    """
+    hidden = hidden_scores(values)
+    if mask:
+        top = values.amax(-1, keepdim=True)
+        hidden = hidden | ((top <= MASKED_BELOW) & (top == values.amin(-1, keepdim=True)))
+    rest = values.masked_fill(hidden, 0.0)
+    return ~hidden, rest if bool(rest.any()) else None
 
 
 @dataclass(frozen=True)

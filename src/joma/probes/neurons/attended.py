@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from joma.errors import InputError
 from joma.probes.watching.call import AttentionCall
+from joma.probes.watching.owners import Place
 from joma.probes.watching.watch import Watch
 
 _PROBABILITIES_AT_ONCE = 2**20
@@ -59,21 +60,16 @@ class AttendedTokens(Watch):
             hidden |= torch.isin(tokens, self.special.to(tokens.device))
         self._hidden = hidden
 
-    def _measure(self, call: AttentionCall, name: str, module: nn.Module | None) -> Callable[[], None]:
+    def _measure(self, call: AttentionCall, place: Place) -> None:
+        name = place.name
         owner = next((m for m in self.modules if name == m or name.startswith(m + ".")), None)
-        if owner is None:
-            return lambda: None
+        # A module's first attention counts: behind it come cross attentions.
+        if owner is None or owner in self.found:
+            return
         try:
-            kept = strongest(call, self._hidden, self.attended)
+            self.found[owner] = strongest(call, self._hidden, self.attended)
         except InputError as error:
-            reason = str(error)
-            return lambda: self.failed.update({owner: reason})
-
-        def keep() -> None:
-            # A module's first attention counts: behind it come cross attentions.
-            self.found.setdefault(owner, kept)
-
-        return keep
+            self.failed[owner] = str(error)
 
 
 def strongest(call: AttentionCall, hidden: Tensor, attended: int) -> Attended:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +20,7 @@ from joma.probes.reading.texts import TokenBatch
 from joma.probes.sections.correlation_table import IndexSums, bins_of, index_table
 from joma.probes.watching.call import AttentionCall
 from joma.probes.watching.capture import unobserved
+from joma.probes.watching.owners import Place
 from joma.probes.watching.watch import Watch
 
 if TYPE_CHECKING:
@@ -238,28 +239,19 @@ class _IndexWatch(Watch):
             layer.block.name
         )
 
-    def _measure(self, call: AttentionCall, name: str, module: nn.Module | None) -> Callable[[], None]:
-        layer = next((one for one in self.measurable if _owns(one.block, name, call)), None)
+    def _measure(self, call: AttentionCall, place: Place) -> None:
+        layer = next((one for one in self.measurable if _owns(one.block, place.name, call)), None)
         if layer is None or layer.problem:
-            return lambda: None
-        # The attention is counted when it is known to be one, but what it read is there only now.
+            return
         try:
-            sums, dtype = self._index(call, layer), str(call.dtype).removeprefix("torch.")
+            sums = self._index(call, layer)
         except InputError as error:
-            reason = str(error)
-
-            def fail() -> None:
-                layer.problem = layer.problem or reason
-
-            return fail
-
-        def keep() -> None:
-            number = self._calls_of.get(layer.block.name, 0)
-            self._calls_of[layer.block.name] = number + 1
-            layer.dtype = dtype
-            layer.sums.setdefault(number, IndexSums()).add(sums)
-
-        return keep
+            layer.problem = layer.problem or str(error)
+            return
+        number = self._calls_of.get(layer.block.name, 0)
+        self._calls_of[layer.block.name] = number + 1
+        layer.dtype = str(call.dtype).removeprefix("torch.")
+        layer.sums.setdefault(number, IndexSums()).add(sums)
 
     def _index(self, call: AttentionCall, layer: _Layer) -> IndexSums:
         _, heads, queries, keys = call.shape

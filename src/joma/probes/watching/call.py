@@ -9,11 +9,18 @@ import torch
 from torch import Tensor
 
 from joma.errors import InputError
+from joma.measures.attention.visible_keys import additive
 
 Route = Literal["registry", "kernel", "fused", "softmax"]
 
 _MASK_CONSTANT = -9_000.0
-"""Additive masks of two values, 0 and this or less (-10,000 is common), hide; they are no bias."""
+"""Additive masks of 0 and constants such as -10,000 hide; they are no bias."""
+
+_MASK_VALUES = 4
+"""Nothing, what hides the future, what hides padding, and their sum."""
+
+_VANISHING = 80.0
+"""Scores so far below the row's largest leave nothing of a key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +51,10 @@ class AttentionCall:
     """Whether a query's and a key's index along the scores are token positions."""
     padding: Tensor | None = None
     """(batch, queries), True where the operation itself knows the query to be padding."""
+    asking: frozenset[int] = frozenset()
+    """The inputs that the queries go back to, by :class:`joma.probes.watching.lineage.Lineage`."""
+    answering: frozenset[int] = frozenset()
+    """Those of the keys."""
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -57,12 +68,31 @@ class AttentionCall:
             keys = self.key.shape[2]
         return batch, heads, queries, keys
 
+    @property
+    def among_themselves(self) -> bool:
+        """Whether queries and keys are the same tokens: as many, and computed from a common input."""
+        _, _, queries, keys = self.shape
+        return queries == keys and bool(self.asking & self.answering)
+
     def tokens_seen(self) -> Tensor | None:
         """(batch, keys), False for tokens that no query sees, not even the token itself."""
         if self.keep is None or self.keep.ndim < 4:
             return None
         batch, _, queries, keys = self.shape
         return self.keep.expand(batch, -1, queries, keys).any(1).any(1)
+
+    def hides(self, asks: Tensor, answers: Tensor) -> bool:
+        """Whether the queries (batch, queries) that ask see no key (batch, keys) that does not answer."""
+        pairs = asks[:, None, :, None] & ~answers[:, None, None, :]
+        if self.causal:
+            pairs = pairs & torch.ones(pairs.shape[-2:], dtype=torch.bool, device=pairs.device).tril()
+        if self.keep is not None:
+            pairs = pairs & self.keep
+        if self.logits is not None:
+            pairs = pairs & (self.logits > self.logits.amax(-1, keepdim=True) - _VANISHING)
+        elif self.bias is not None:
+            pairs = pairs & (self.bias > self.bias.amax(-1, keepdim=True) - _VANISHING)
+        return not bool(pairs.any())
 
 
 def scaled_dot_product_call(
@@ -128,41 +158,14 @@ def split_mask(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         return mask, None
     if not mask.dtype.is_floating_point:
         raise InputError(f"an attention mask of dtype {mask.dtype} is neither bool nor floating point.")
-    least = float(mask.amin()) if mask.numel() else 0.0
-    hidden = mask <= (least / 2 if _MASK_CONSTANT >= least > -1e30 else torch.finfo(mask.dtype).min / 2)
-    if bool(((mask == 0) | hidden).all()):
-        return (~hidden if bool(hidden.any()) else None), None
-    hidden = mask <= torch.finfo(mask.dtype).min / 2
-    if not bool(hidden.any()):
-        return None, mask
-    return ~hidden, mask.masked_fill(hidden, 0.0)
+    low = mask <= _MASK_CONSTANT
+    if bool(((mask == 0) | low).all()) and (not bool(low.any()) or _only_hides(mask)):
+        return (~low if bool(low.any()) else None), None
+    keep, bias = additive(mask, mask=True)
+    return (None if bool(keep.all()) else keep), bias
 
 
-def scores_call(route: Route, operation: str, logits: Tensor, heads: int | None) -> AttentionCall:
-    """The call whose scores are given: the argument of a softmax over its last dimension.
-
-    ``heads``: how many heads the module has, if that is known. It tells (batch * heads, queries,
-    keys) from (batch, queries, keys), and finds the heads where they are not the second dimension.
-    """
-    dtype = logits.dtype
-    logits = logits.detach()
-    positions = True
-    if logits.ndim == 2:
-        logits = logits[None, None]
-    elif logits.ndim == 3:
-        split = heads if heads and logits.shape[0] % heads == 0 else 1
-        logits = logits.reshape(-1, split, *logits.shape[1:])
-    elif heads and logits.shape[1] != heads:
-        at = [axis for axis in range(logits.ndim - 1) if logits.shape[axis] == heads]
-        if len(at) == 1:  # heads elsewhere: Longformer's (batch, queries, heads, window)
-            positions = False
-            logits = logits.movedim(at[0], 1).flatten(2, -2)
-    if logits.ndim != 4:
-        raise InputError(
-            f"scores of shape {tuple(logits.shape)} went through a softmax; attention is measured on "
-            "(batch, heads, queries, keys)."
-        )
-    hidden = logits <= torch.finfo(dtype).min / 2
-    if bool(hidden.any()):
-        logits = logits.masked_fill(hidden, float("-inf"))
-    return AttentionCall(route=route, operation=operation, dtype=dtype, logits=logits, positions=positions)
+def _only_hides(mask: Tensor) -> bool:
+    """Whether a mask of zeros and large negative numbers says nothing else: few numbers, and their sums."""
+    values = torch.unique(mask)
+    return len(values) <= _MASK_VALUES and (len(values) == 1 or bool((values == 0).any()))

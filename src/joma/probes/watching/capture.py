@@ -8,8 +8,7 @@ tensors. Three kinds of operation are attention:
 * *fused*: the fast paths of ``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer``, one
   operation that is handed hidden states and weights (:mod:`joma.probes.watching.fused` projects them);
 * *softmax*: code that builds the scores itself. A softmax is taken for attention when its
-  probabilities go into a matrix product, possibly through dropout, a cast or a scaling. A router's,
-  a sampler's or an output layer's softmax does not.
+  probabilities weigh the rows of a matrix product (:mod:`joma.probes.watching.candidates`).
 
 The operations themselves run untouched, so that outputs and gradients are the same bit for bit.
 Whatever looks like attention by its name and is none of these is reported as opaque.
@@ -17,7 +16,7 @@ Whatever looks like attention by its name and is none of these is reported as op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,11 +27,11 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from joma.errors import InputError
-from joma.probes.watching.call import AttentionCall, scaled_dot_product_call, scores_call
+from joma.probes.watching.call import AttentionCall, scaled_dot_product_call
+from joma.probes.watching.candidates import Candidates, Report
 from joma.probes.watching.fused import fused_call
-
-_PATIENCE = 64
-"""Operations after which a softmax whose probabilities entered no matrix product is forgotten."""
+from joma.probes.watching.lineage import Lineage
+from joma.probes.watching.owners import Place, in_backward
 
 
 @contextmanager
@@ -47,25 +46,15 @@ def unobserved() -> Iterator[None]:
         yield
 
 
-@dataclass
-class _Candidate:
-    """A softmax that has been measured and waits to see where its probabilities go."""
-
-    commit: Callable[[], None]
-    storages: list[torch.UntypedStorage]
-    age: int = 0
-
-
 @dataclass(eq=False)
 class Observer:
     """What a mode reports to."""
 
-    attention: Callable[[AttentionCall], Callable[[], None]]
-    """Measures a call now and returns what makes the measurement count."""
-    opaque: Callable[[str, str], None]
-    """An operation that looks like attention and cannot be opened: its name, and why."""
-    heads: Callable[[], int | None]
-    """How many heads the module that is running has, if known."""
+    report: Report
+    """Calls of attention, softmaxes that are none, and operations that look like attention and cannot be
+    opened."""
+    place: Callable[[], Place]
+    """Where the operation that runs is."""
     active: Callable[[], bool] = lambda: True
     """Whether what is computed now is to be seen."""
 
@@ -80,86 +69,80 @@ class AttentionMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """No wrapper that keeps dynamo out: it imports it, and costs every operation time."""
         return False
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Observer, lineage: Lineage) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.observer = observer
-        self.candidates: list[_Candidate] = []
+        self.observer, self.lineage = observer, lineage
+        self.candidates = Candidates(lineage, observer.report)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run the operation, then look at it."""
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
         kind = _KINDS.get(func)
         if kind is None:
             kind = _KINDS.setdefault(func, kind_of(func))
-        if (kind == "plain" and not self.candidates) or not self.observer.active():
+        if not isinstance(func, OpOverload) or in_backward():
+            result = func(*args, **kwargs)
+            if kind == "opaque" and self.observer.active():
+                self.observer.report.opaque(str(func), "an operation that cannot be opened")
+            return result
+        copy = self._before(kind, func, args, kwargs)
+        result = func(*args, **kwargs)
+        given = (*args, *kwargs.values())
+        product = self.lineage.follow(func._schema.name, given, result)
+        if not self.observer.active():
             return result
         if kind == "plain" or kind == "product":
-            self._follow(kind, args, result)
+            if self.candidates:
+                with unobserved():
+                    self.candidates.follow(func._schema.name, given, result, product)
         elif kind == "opaque":
-            self.observer.opaque(str(func), "an operation that cannot be opened")
+            self.observer.report.opaque(str(func), "an operation that cannot be opened")
         else:
-            self._attention(kind, func, args, kwargs, result)
+            self._attention(kind, func, args, kwargs, result, copy)
         return result
 
+    def _before(
+        self, kind: str, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Tensor | None:
+        """Keep what an operation is about to overwrite: a copy of a softmax's scores, if it is one."""
+        if not func._schema.is_mutable or not (self.candidates or kind == "softmax"):
+            return None
+        with unobserved():
+            written = kwargs.get("out", args[0] if args else None)
+            if self.candidates and isinstance(written, Tensor):
+                self.candidates.before_writing(written)
+            if kind == "softmax":
+                scores: Tensor = named_arguments(func, args, kwargs)["self"]
+                return scores.detach().clone()
+        return None
+
     def _attention(
-        self, kind: str, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+        self,
+        kind: str,
+        func: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        copy: Tensor | None,
     ) -> None:
         given = named_arguments(func, args, kwargs)
+        report = self.observer.report
         try:
             with unobserved():
                 if kind == "softmax":
-                    self._softmax(str(func), given, result)
+                    scores: Tensor = given["self"]
+                    if scores.ndim and scores.numel() and not scores.is_nested:
+                        place = self.observer.place()
+                        self.candidates.add(str(func), scores, copy, given["dim"], result, place)
                     return
                 call = fused_call(str(func), given) if kind == "fused" else _kernel_call(str(func), given)
-                commit = self.observer.attention(call)
+                if kind == "kernel":
+                    call = self.lineage.told(call, given["query"], given["key"])
+                report.attention(call, self.observer.place())
         except InputError as error:
-            self.observer.opaque(str(func), str(error))
-            return
-        commit()
-
-    def _softmax(self, operation: str, given: dict[str, Any], result: Tensor) -> None:
-        scores: Tensor = given["self"]
-        if scores.ndim < 2 or scores.shape[-1] < 2 or scores.numel() == 0 or scores.is_nested:
-            return
-        if given["dim"] not in (-1, scores.ndim - 1):
-            why = f"a softmax over dimension {given['dim']} of {scores.ndim}, not over the last one"
-
-            def commit() -> None:
-                self.observer.opaque(operation, why)
-        else:
-            try:
-                call = scores_call("softmax", operation, scores, self.observer.heads())
-                commit = self.observer.attention(call)
-            except InputError as error:
-                why = str(error)
-
-                def commit() -> None:
-                    self.observer.opaque(operation, why)
-
-        self.candidates.append(_Candidate(commit, [result.untyped_storage()]))
-
-    def _follow(self, kind: str, args: tuple[Any, ...], result: Any) -> None:
-        operands = list(_tensors(args))
-        waiting = []
-        for candidate in self.candidates:
-            candidate.age += 1
-            carriers = [tensor for tensor in operands if _lies_in(tensor, candidate.storages)]
-            if carriers and kind == "product":
-                candidate.commit()
-                continue
-            if carriers:
-                sizes = {tensor.numel() for tensor in carriers}
-                candidate.storages.extend(
-                    tensor.untyped_storage()
-                    for tensor in _tensors((result,))
-                    if tensor.numel() in sizes and tensor.is_floating_point()
-                )
-            if candidate.age < _PATIENCE:
-                waiting.append(candidate)
-        self.candidates = waiting
+            report.opaque(str(func), str(error))
 
 
 def _kernel_call(operation: str, given: dict[str, Any]) -> AttentionCall:
@@ -181,20 +164,6 @@ def named_arguments(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
     return named
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            if value.layout == torch.strided and not value.is_nested:
-                yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
-
-
-def _lies_in(tensor: Tensor, storages: list[torch.UntypedStorage]) -> bool:
-    mine = tensor.untyped_storage()._cdata
-    return any(mine == storage._cdata for storage in storages)
-
-
 _KERNELS = (
     "_scaled_dot_product_flash_attention_for_cpu",
     "_scaled_dot_product_flash_attention",
@@ -209,7 +178,7 @@ _NAMED_KINDS = {
     **dict.fromkeys(_KERNELS, "kernel"),
     **dict.fromkeys(("_transformer_encoder_layer_fwd", "_native_multi_head_attention"), "fused"),
     **dict.fromkeys(("_softmax", "_safe_softmax", "softmax"), "softmax"),
-    **dict.fromkeys(("bmm", "baddbmm", "mm", "addmm", "mv", "matmul", "einsum"), "product"),
+    **dict.fromkeys(("bmm", "baddbmm", "mm", "addmm", "mv", "matmul", "einsum", "linear"), "product"),
 }
 _KINDS: dict[Any, str] = {}
 

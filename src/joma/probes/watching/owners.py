@@ -6,7 +6,7 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -16,23 +16,125 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from joma.errors import InputError
+from joma.probes.watching.call import AttentionCall
+from joma.probes.watching.lineage import Lineage
 
 OUTSIDE = "(outside)"
 """The owner of what is computed in no module of the watched model."""
 
 _KEPT_ROWS = ("attention_mask", "decoder_attention_mask")
 _PADDED_ROWS = ("src_key_padding_mask", "tgt_key_padding_mask", "key_padding_mask")
+_TOKENS = {
+    "attention_mask": ("input_ids", "inputs_embeds", "hidden_states"),
+    "decoder_attention_mask": ("decoder_input_ids", "decoder_inputs_embeds"),
+    "tgt_key_padding_mask": ("tgt",),
+    "key_padding_mask": ("key",),
+}
+"""Whose tokens a mask speaks of, by the argument's name; otherwise the first tensor's."""
+_LOWEST = -1_000.0
+"""Of a mask that is added to scores: tokens have more."""
 _HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "heads")
 _LOOKS_LIKE_ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Padding:
+    """A padding mask that a module was given."""
+
+    rows: Tensor
+    """(batch, length) bool, True for tokens that are not padding; somewhere False."""
+    sources: frozenset[int]
+    """The inputs that its tokens go back to."""
+    tokens: int
+    """How many tokens the module was given: fewer than the mask's length where a cache holds the others."""
 
 
 @dataclass
 class _Running:
     name: str
     module: nn.Module
-    rows: Tensor | None = None
-    """(batch, length) bool, True for tokens that are not padding."""
-    decoder_rows: Tensor | None = None
+    paddings: list[_Padding] = field(default_factory=list)
+    shapes: set[tuple[int, ...]] = field(default_factory=set)
+    """Of what it and the modules in it were called with."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an operation ran: in which module, and what is known of the modules around it."""
+
+    name: str
+    module: nn.Module | None
+    heads: int | None
+    """The head count that the running modules or their configurations state, innermost first."""
+    running: tuple[_Running, ...] = ()
+    """Outermost first."""
+
+    def split(self, size: int, queries: int, keys: int) -> int:
+        """How many heads are in an axis that holds batch and heads, from the batch's size where it is known.
+
+        Heads are never taken out of the batch: scores of one head are (batch, queries, keys).
+        """
+        if not self.heads or size % self.heads:
+            return 1
+        for running in reversed(self.running):
+            batches = {_batch(shape, queries, keys) for shape in running.shapes}
+            if size in batches:
+                return 1
+            if size // self.heads in batches:
+                return self.heads
+        return self.heads
+
+    def valid_rows(self, call: AttentionCall) -> tuple[Tensor | None, str]:
+        """Which query rows are no padding, (batch, queries), or None for all; and what to say of that.
+
+        The innermost padding mask counts that speaks of the queries: it is that of the tokens that queries
+        and keys both go back to, has their number, and the call hides its padding from the others. With a
+        cache the queries are the last of the mask's tokens.
+
+        Raises:
+            InputError: the batch of the call is not that of the mask.
+        """
+        batch, _, queries, keys = call.shape
+        others = 0
+        for running in reversed(self.running):
+            for padding in running.paddings:
+                if not (padding.sources & call.asking and padding.sources & call.answering):
+                    continue
+                length = padding.rows.shape[1]
+                cached = queries < length <= keys and padding.tokens == queries
+                if not cached and not (queries == length and (length <= keys or not call.positions)):
+                    others = others or length
+                    continue
+                rows = self._of_batch(padding.rows, batch)
+                asks = rows[:, length - queries :]
+                answers = nn.functional.pad(rows, (0, max(keys - length, 0)), value=True)
+                if not call.positions or call.hides(asks, answers):
+                    return asks, ""
+        if (others or isinstance(self.module, nn.MultiheadAttention)) and call.among_themselves:
+            seen = call.tokens_seen()
+            if seen is not None:
+                return seen, ""
+        remark = f"all rows count: {queries} ask at a time, and the padding mask speaks of {others} tokens"
+        return None, remark if others else ""
+
+    def _of_batch(self, rows: Tensor, batch: int) -> Tensor:
+        if len(rows) == 1 or batch == len(rows):
+            return rows.expand(batch, -1)
+        if batch % len(rows):
+            raise InputError(
+                f"attention over {batch} samples at a time in a batch of {len(rows)} that holds padding: "
+                "which rows are padding cannot be told; pass samples of one length, or one at a time."
+            )
+        return rows.repeat_interleave(batch // len(rows), 0)
+
+
+def _batch(shape: tuple[int, ...], queries: int, keys: int) -> int:
+    """The batch among (batch, tokens, ...), (tokens, batch, width) or (tokens, width)."""
+    if len(shape) == 2 and shape[0] in (queries, keys):
+        return 1
+    if len(shape) == 3 and shape[1] not in (queries, keys) and shape[0] in (queries, keys):
+        return shape[1]
+    return shape[0]
 
 
 class Owners:
@@ -44,13 +146,16 @@ class Owners:
     layers, whose fused operation is handed the mask anyway.
     """
 
-    def __init__(self, model: nn.Module, started: Callable[[], None]) -> None:
+    def __init__(
+        self, model: nn.Module, started: Callable[[], None], ended: Callable[[], None], lineage: Lineage
+    ) -> None:
         self.names = {
             id(module): name.replace("_orig_mod.", "").removesuffix("_orig_mod")
             for name, module in model.named_modules()
         }
         self.model = model
-        self.started = started
+        self.started, self.ended = started, ended
+        self.lineage = lineage
         self.running: list[_Running] = []
         self.entered: dict[str, nn.Module] = {}
         self._handles: list[Any] = []
@@ -92,7 +197,10 @@ class Owners:
             return
         if not self.running:
             self.started()
-        self.running.append(_Running(name, module))
+        shapes = _shapes(args)
+        for running in self.running[-1:]:
+            running.shapes |= shapes
+        self.running.append(_Running(name, module, shapes=shapes))
         self.entered[name] = module
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -101,21 +209,22 @@ class Owners:
         # A module that raised may have left its inner ones on the stack.
         while self.running:
             if self.running.pop().module is module:
-                return
+                break
+        if not self.running:
+            self.ended()
 
-    def owner(self) -> tuple[str, nn.Module | None]:
-        """The innermost running module that is more than a softmax or a dropout."""
-        for running in reversed(self.running):
-            if not isinstance(running.module, nn.Softmax | nn.Dropout):
-                return running.name, running.module
-        return OUTSIDE, None
+    def place(self) -> Place:
+        """The innermost running module that is more than a softmax or a dropout, and those around it."""
+        running = tuple(one for one in self.running if not isinstance(one.module, nn.Softmax | nn.Dropout))
+        if not running:
+            return Place(OUTSIDE, None, None)
+        return Place(running[-1].name, running[-1].module, self._heads(), running)
 
     def named(self, module: nn.Module) -> str | None:
         """A module's name in the model; None for a stranger."""
         return self.names.get(id(module))
 
-    def heads(self) -> int | None:
-        """The head count that the running modules or their configurations state, innermost first."""
+    def _heads(self) -> int | None:
         for running in reversed(self.running):
             for source in (running.module, getattr(running.module, "config", None)):
                 for name in _HEAD_COUNTS:
@@ -123,29 +232,6 @@ class Owners:
                     if isinstance(count, int) and not isinstance(count, bool):
                         return count
         return None
-
-    def valid_rows(self, name: str, batch: int, queries: int, keys: int) -> tuple[Tensor | None, bool]:
-        """Which query rows are no padding, (batch, queries), and whether a mask was there that fits not.
-
-        The innermost padding mask that was passed to a running module counts. In an encoder-decoder
-        its ``decoder_attention_mask`` is that of the modules with ``decoder`` in their name. With a
-        cache the queries are the last of the mask's tokens.
-        """
-        misfit = False
-        for running in reversed(self.running):
-            inside = name[len(running.name) :] if name.startswith(running.name) else name
-            both = "decoder_attention_mask" in _parameters(type(running.module))
-            rows = running.decoder_rows if both and "decoder" in inside else running.rows
-            if both and rows is None and "decoder" in inside:
-                return None, misfit
-            if rows is None:
-                continue
-            if rows.shape[0] == batch:
-                length = rows.shape[1]
-                if length == queries or queries < length <= keys:
-                    return rows[:, length - queries :], misfit
-            misfit = True
-        return None, misfit
 
     def silent(self, measured: set[str]) -> list[str]:
         """Modules that ran, look like attention by their class, and hold or sit in no measured module."""
@@ -210,19 +296,51 @@ def _padding_hook(owners: Owners, places: dict[str, int]) -> Callable[..., None]
         if not owners.here or not owners.running or owners.running[-1].module is not module:
             return
         running = owners.running[-1]
-        for name, place in places.items():
-            mask = kwargs.get(name, args[place] if place < len(args) else None)
+        given = {**dict(zip(_parameters(type(module)), args, strict=False)), **kwargs}
+        running.shapes |= _shapes(given.values())
+        for name in places:
+            mask = given.get(name)
             if not isinstance(mask, Tensor) or mask.ndim != 2:
                 continue
-            if name in _KEPT_ROWS:
-                rows = mask.detach() > 0
-            elif mask.dtype == torch.bool:
-                rows = ~mask.detach()
-            else:
-                rows = mask.detach() == 0
-            if name == "decoder_attention_mask":
-                running.decoder_rows = rows
-            elif running.rows is None:
-                running.rows = rows
+            rows = _kept(mask.detach(), name in _KEPT_ROWS)
+            tokens = _tokens_of(name, given)
+            if tokens is not None and not bool(rows.all()):
+                sources = owners.lineage.of(tokens).sources
+                running.paddings.append(_Padding(rows, sources, _length(tokens, rows)))
 
     return hook
+
+
+def _shapes(values: Iterable[Any]) -> set[tuple[int, ...]]:
+    found = (one for one in values if isinstance(one, Tensor) and not one.is_nested)
+    return {tuple(one.shape) for one in found if one.ndim > 1}
+
+
+def _kept(mask: Tensor, of_ones: bool) -> Tensor:
+    """A padding mask as bool, True for tokens that are not padding.
+
+    ``of_ones``: 1 for tokens, 0 for padding. Either kind may be added to scores instead: 0 for tokens and
+    a large negative number for padding.
+    """
+    if mask.dtype == torch.bool:
+        return mask if of_ones else ~mask
+    if mask.is_floating_point() and (bool((mask < 0).any()) or not bool(mask.any())):
+        return mask > _LOWEST
+    return mask > 0 if of_ones else mask == 0
+
+
+def _tokens_of(name: str, given: dict[str, Any]) -> Tensor | None:
+    named = (given.get(one) for one in _TOKENS.get(name, ()))
+    others = (one for key, one in given.items() if key not in (*_KEPT_ROWS, *_PADDED_ROWS))
+    if name == "decoder_attention_mask" and not any(isinstance(given.get(n), Tensor) for n in _TOKENS[name]):
+        return None
+    for tokens in (*named, *others):
+        if isinstance(tokens, Tensor) and not tokens.is_nested and tokens.ndim > 1:
+            return tokens
+    return None
+
+
+def _length(tokens: Tensor, rows: Tensor) -> int:
+    """How many tokens there are: (batch, tokens, ...), or (tokens, batch, ...)."""
+    first = tokens.shape[0] != len(rows) == tokens.shape[1]
+    return tokens.shape[0] if first else tokens.shape[1]

@@ -26,9 +26,9 @@ class RegistryObserver(Protocol):
     """What a watcher offers to the registry."""
 
     def around(
-        self, call: Callable[[], AttentionCall | None], module: nn.Module
+        self, call: Callable[[], AttentionCall | None], module: nn.Module, told: tuple[Tensor, Tensor]
     ) -> AbstractContextManager[None]:
-        """Entered before the attention function runs and left after it."""
+        """Entered before the attention function runs and left after it; ``told``: its query and key."""
 
 
 _observers: list[RegistryObserver] = []
@@ -67,7 +67,7 @@ def _get_interface(self: Any, implementation: str, default: Callable[..., Any]) 
 
         with ExitStack() as around:
             for observer in list(_observers):
-                around.enter_context(observer.around(call, module))
+                around.enter_context(observer.around(call, module, (query, key)))
             return function(module, query, key, value, *args, **kwargs)
 
     return observed

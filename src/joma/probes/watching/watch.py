@@ -8,23 +8,24 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from joma.errors import InputError
 from joma.probes.watching import registry
 from joma.probes.watching.call import AttentionCall
+from joma.probes.watching.candidates import Report
 from joma.probes.watching.capture import AttentionMode, Observer, unobserved
+from joma.probes.watching.coverage import Coverage
+from joma.probes.watching.lineage import Lineage
 from joma.probes.watching.measuring import Measured, Reduction, check_statistics, measure, reduced
-from joma.probes.watching.owners import OUTSIDE, Owners, Selection, layer_number
+from joma.probes.watching.owners import OUTSIDE, Owners, Place, Selection
 
 if TYPE_CHECKING:
     import pandas
-
-Status = Literal["measured", "not asked for", "not measured"]
 
 
 def watch(
@@ -83,15 +84,6 @@ class Record:
     measured: list[Measured]
 
 
-@dataclass
-class _Coverage:
-    route: str
-    operation: str
-    status: Status
-    calls: int = 0
-    reason: str = ""
-
-
 class Watch:
     """What :func:`watch` returns: a context manager, and afterwards what was seen.
 
@@ -124,9 +116,11 @@ class Watch:
         self.tolerance = tolerance
         self.step = 0
         self._model_name = type(model).__name__
-        self._owners = Owners(model, self._pass_started)
+        self._lineage = Lineage((*model.parameters(), *model.buffers()))
+        self._owners = Owners(model, self._pass_started, self._pass_ended, self._lineage)
+        self._mode: AttentionMode | None = None
         self._records: list[Record] = []
-        self._coverage: dict[str, _Coverage] = {}
+        self._coverage = Coverage()
         self._calls: Counter[tuple[int, str]] = Counter()
         self._current = 0
         self._outside = 0
@@ -146,8 +140,10 @@ class Watch:
             self._owners.attach()
             registry.add_observer(self)
             stack.callback(registry.remove_observer, self)
-            observer = Observer(self._attention, self._opaque, self._owners.heads, self._active)
-            stack.enter_context(AttentionMode(observer))
+            report = Report(self._measure, self._exclude, self._opaque)
+            self._mode = AttentionMode(Observer(report, self._owners.place, self._active), self._lineage)
+            stack.callback(self._pass_ended)
+            stack.enter_context(self._mode)
             self._stack = stack.pop_all()
         return self
 
@@ -163,6 +159,12 @@ class Watch:
     def _pass_started(self) -> None:
         self._current = self.step
         self.step += 1
+        self._lineage.begin()
+
+    def _pass_ended(self) -> None:
+        self._lineage.inside = False
+        if self._mode is not None:
+            self._mode.candidates.flush()
 
     def _active(self) -> bool:
         return not self._suppressed and self._owners.here
@@ -170,68 +172,64 @@ class Watch:
     def _asked_for(self, name: str) -> bool:
         return self.layers is None or self.layers(name)
 
-    def _note(self, name: str, route: str, operation: str, status: Status, reason: str = "") -> None:
-        entry = self._coverage.setdefault(name, _Coverage(route, operation, status))
-        entry.calls += 1
-        if status == "not measured" and entry.status != status:
-            entry.route, entry.operation, entry.status = route, operation, status
-        if reason and not entry.reason:
-            entry.reason = reason
-
     def _opaque(self, operation: str, why: str) -> None:
-        name, _ = self._owners.owner()
+        name = self._owners.place().name
         if name == OUTSIDE:
             self._outside += 1
         elif self._asked_for(name):
-            self._note(name, "none", operation, "not measured", f"{operation}: {why}")
+            self._coverage.note(name, "none", operation, "not measured", f"{operation}: {why}")
         else:
-            self._note(name, "none", operation, "not asked for")
+            self._coverage.note(name, "none", operation, "not asked for")
 
-    def _attention(self, call: AttentionCall) -> Callable[[], None]:
-        name, module = self._owners.owner()
-        return self._measure(call, name, module)
+    def _exclude(self, operation: str, why: str, place: Place) -> None:
+        if place.name != OUTSIDE and self._asked_for(place.name):
+            self._coverage.exclude(place.name, operation, why)
 
-    def _measure(self, call: AttentionCall, name: str, module: nn.Module | None) -> Callable[[], None]:
+    def _measure(self, call: AttentionCall, place: Place) -> Callable[[str], None] | None:
+        """Measure a call and count it; returns how it is taken back, should it prove to be none."""
+        name = place.name
         if name == OUTSIDE:
-
-            def commit() -> None:
-                self._outside += 1
-
-            return commit
+            self._outside += 1
+            return None
         if not self._asked_for(name):
-            return lambda: self._note(name, call.route, call.operation, "not asked for")
-        batch, _, queries, keys = call.shape
-        rows, misfit = self._owners.valid_rows(name, batch, queries, keys)
-        if call.padding is not None:
-            rows = ~call.padding if rows is None else rows & ~call.padding
-        elif rows is None and queries == keys and (misfit or isinstance(module, nn.MultiheadAttention)):
-            rows = call.tokens_seen()
+            self._coverage.note(name, call.route, call.operation, "not asked for")
+            return None
         try:
+            rows, remark = place.valid_rows(call)
+            if call.padding is not None:
+                rows = ~call.padding if rows is None else rows & ~call.padding
             result = measure(
                 call,
                 self.statistics,
                 tolerance=self.tolerance,
                 valid=rows,
                 # One query row, as in decoding, is no sample.
-                rows=self.rows if queries > 16 else None,
+                rows=self.rows if call.shape[2] > 16 else None,
                 seed=self._current,
             )
             measured = reduced(result, self.statistics, rows, self.reduce)
         except Exception as error:  # the model's own pass goes on; table() raises
             reason = f"{error}" if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-            return lambda: self._note(name, call.route, call.operation, "not measured", reason)
+            self._coverage.note(name, call.route, call.operation, "not measured", reason)
+            return None
+        number = self._calls[self._current, name]
+        self._calls[self._current, name] += 1
+        dtype = str(call.dtype).removeprefix("torch.")
+        record = Record(self._current, name, number, dtype, measured)
+        self._records.append(record)
+        self._coverage.note(name, call.route, call.operation, "measured", remark)
 
-        def count() -> None:
-            number = self._calls[self._current, name]
-            self._calls[self._current, name] += 1
-            dtype = str(call.dtype).removeprefix("torch.")
-            self._records.append(Record(self._current, name, number, dtype, measured))
-            self._note(name, call.route, call.operation, "measured")
+        def take_back(why: str) -> None:
+            self._records.remove(record)
+            self._coverage.take_back(name)
+            self._exclude(call.operation, why, place)
 
-        return count
+        return take_back
 
     @contextmanager
-    def around(self, call: Callable[[], AttentionCall | None], module: nn.Module) -> Iterator[None]:
+    def around(
+        self, call: Callable[[], AttentionCall | None], module: nn.Module, told: tuple[Tensor, Tensor]
+    ) -> Iterator[None]:
         """Around one attention function of transformers (see :mod:`joma.probes.watching.registry`)."""
         name = self._owners.named(module)
         if name is None or not self._active():
@@ -241,7 +239,7 @@ class Watch:
             with unobserved():
                 made = call()
         except InputError as error:
-            self._note(name, "registry", type(module).__name__, "not measured", str(error))
+            self._coverage.note(name, "registry", type(module).__name__, "not measured", str(error))
             with self._suppression():
                 yield
             return
@@ -251,8 +249,8 @@ class Watch:
         with self._suppression():
             yield
         with unobserved():
-            commit = self._measure(made, name, module)
-        commit()
+            place = replace(self._owners.place(), name=name, module=module)
+            self._measure(self._lineage.told(made, *told), place)
 
     @contextmanager
     def _suppression(self) -> Iterator[None]:
@@ -267,39 +265,14 @@ class Watch:
     def coverage(self) -> pandas.DataFrame:
         """Per attention module: ``layer, route, operation, calls, status, reason``.
 
-        ``status`` is ``measured``, ``not asked for`` or ``not measured`` (then ``reason`` says why).
+        ``status`` is ``measured``, ``not asked for``, ``not measured`` or ``no attention`` (then ``reason``
+        says why): a softmax over channels, say, or whose probabilities enter no matrix product. A
+        measured one has a remark there if padding may be among its rows.
         Modules that ran and are attention by their class's name, but in which no softmax attention was
         seen, are listed as not measured with route ``none``.
         """
-        import pandas
-
-        order = {name: number for number, name in enumerate(self._coverage)}
-        rows = [
-            {
-                "module": name or self._model_name,
-                "layer": self._layer(name, order[name]),
-                "route": entry.route,
-                "operation": entry.operation,
-                "calls": entry.calls,
-                "status": entry.status,
-                "reason": entry.reason,
-            }
-            for name, entry in self._coverage.items()
-        ]
-        rows += [
-            {
-                "module": name,
-                "layer": layer_number(name),
-                "route": "none",
-                "operation": "",
-                "calls": 0,
-                "status": "not measured" if self._asked_for(name) else "not asked for",
-                "reason": "it ran, and no softmax attention was seen in it",
-            }
-            for name in self._owners.silent(set(self._coverage))
-        ]
-        columns = ["module", "layer", "route", "operation", "calls", "status", "reason"]
-        return pandas.DataFrame(rows, columns=columns).astype({"layer": "Int64"})
+        silent = [(name, self._asked_for(name)) for name in self._owners.silent(set(self._coverage.entries))]
+        return self._coverage.table(self._model_name, silent)
 
     def table(self) -> pandas.DataFrame:
         """One row per measurement.
@@ -349,7 +322,7 @@ class Watch:
         Raises:
             InputError: as :meth:`table`.
         """
-        failed = {n: e for n, e in self._coverage.items() if e.status == "not measured"}
+        failed = {n: e for n, e in self._coverage.entries.items() if e.status == "not measured"}
         if failed:
             name, entry = next(iter(failed.items()))
             raise InputError(
@@ -358,34 +331,36 @@ class Watch:
             )
         if not self._records:
             raise InputError(self._why_nothing())
-        silent = [name for name in self._owners.silent(set(self._coverage)) if self._asked_for(name)]
+        silent = [name for name in self._owners.silent(set(self._coverage.entries)) if self._asked_for(name)]
         if silent:
             warnings.warn(
                 f"no softmax attention was seen in {len(silent)} module(s) that look like one, first "
                 f"{silent[0]}; see coverage().",
                 stacklevel=2,
             )
-        order = {name: number for number, name in enumerate(self._coverage)}
         for record in self._records:
-            layer = self._layer(record.module, order[record.module])
+            layer = self._coverage.layer(record.module)
             named = replace(record, module=record.module or self._model_name)
             for measured in record.measured:
                 yield layer, named, measured
 
-    def _layer(self, name: str, running_number: int) -> int:
-        number = layer_number(name)
-        return running_number if number is None else number
-
     def _why_nothing(self) -> str:
         if not self.step and not self._outside:
             return f"no forward pass of {self._model_name} ran inside the watch; call the model within it."
-        if self._coverage and self.layers is not None:
-            some = ", ".join(list(self._coverage)[:4])
+        if self._coverage.entries and self.layers is not None:
+            some = ", ".join(list(self._coverage.entries)[:4])
             return f"layers = {self.layers.text} in watch chose none of the attentions seen ({some}, ...)."
         if self._outside:
             return (
                 f"{self._outside} attention call(s) ran outside every module of {self._model_name}; call the "
                 "model itself (model(...)), or watch the module that ran."
+            )
+        if self._coverage.excluded:
+            (name, _, reason), *more = self._coverage.excluded
+            where = (name or self._model_name) + (f" and {len(more)} others" if more else "")
+            return (
+                f"no attention was seen in {self._model_name}: the softmax of {where} is none ({reason}); "
+                "watch a model that has attention."
             )
         return (
             f"no attention was seen in {self._model_name}: neither a scaled-dot-product kernel nor a softmax "
