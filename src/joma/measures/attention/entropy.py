@@ -118,8 +118,8 @@ def attention_entropy(
         first_position: where the first query stands among the keys; by default such that the last query
             stands at the last key, as in decoding with a cache. (PyTorch's ``is_causal`` means 0.)
         mask: broadcastable to (batch, heads, rows, keys): bool, True where a key is seen, or float, added
-            to the scores: what lies 3e4 below 0 and below its row's largest hides a key (in a mask also a whole
-            row of one such number), anything else is a bias. Rows that see no key get NaN.
+            to the scores: what lies 3e4 below 0 and below its row's largest hides a key (in a mask also a
+            whole row of one such number), anything else is a bias. Rows that see no key get NaN.
         bias: added to the scores, broadcastable likewise (ALiBi, T5).
         softcap: c in c tanh(scale q . k / c), before bias and mask (Gemma 2).
         window: with ``causal``, the number of keys a query sees, its own included: 1, 2, ..., window,

@@ -320,11 +320,11 @@ def _kept(mask: Tensor, of_ones: bool) -> Tensor:
     """A padding mask as bool, True for tokens that are not padding.
 
     ``of_ones``: 1 for tokens, 0 for padding. Either kind may be added to scores instead: 0 for tokens and
-    a large negative number for padding.
+    a large negative number for padding (Longformer: a large positive one for global tokens).
     """
     if mask.dtype == torch.bool:
         return mask if of_ones else ~mask
-    if mask.is_floating_point() and (bool((mask < 0).any()) or not bool(mask.any())):
+    if mask.is_floating_point() and not (0 <= float(mask.amin()) and 0 < float(mask.amax()) <= 1):
         return mask > _LOWEST
     return mask > 0 if of_ones else mask == 0
 
