@@ -63,15 +63,15 @@ def test_frozen_projections_ignore_the_learned_ones():
     model, tokens = _model(layers=1), torch.arange(10)[None] % 20
     stop_attention(model, "projections", {})
     seen = []
-    stopped = model.layers[0]
+    stopped = model.layers[0].in_projection
     assert isinstance(stopped, FrozenProjections)
     model.hidden_states(tokens, lambda _, p: seen.append(p))
     with torch.no_grad():
-        stopped.layer.in_projection.weight[:16] += 1.0
+        stopped.learned.weight[:16] += 1.0
     model.hidden_states(tokens, lambda _, p: seen.append(p))
     torch.testing.assert_close(seen[0], seen[1], rtol=0, atol=0)
     model(tokens).square().sum().backward()
-    gradient = stopped.layer.in_projection.weight.grad
+    gradient = stopped.learned.weight.grad
     assert (gradient[:16] == 0).all()
     assert (gradient[16:] != 0).any()
 
@@ -82,7 +82,7 @@ def test_pinned_entropy_reaches_its_target():
         model.layers[0].in_projection.weight *= 3.0
     tokens = torch.randint(0, 20, (6, 10))
     stop_attention(model, "entropy", {0: [0.9, 1.2]})
-    assert isinstance(model.layers[0], PinnedEntropy)
+    assert isinstance(model.layers[0].sharpen, PinnedEntropy)
     model.train()
     for _ in range(30):
         model.hidden_states(tokens)

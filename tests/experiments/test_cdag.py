@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from joma.errors import InputError
-from joma.experiments.cdag import Cdag, _Network, _quadruples, _unit
+from joma.experiments.cdag import Cdag
+from joma.experiments.cdag.network import Network
+from joma.experiments.cdag.run import _quadruples, _unit
 from joma.progress import Progress
 from joma.reporting.figures import style
 from joma.theory.feature_graph import Signals, angle_sum
@@ -24,7 +26,7 @@ def tables():
 @pytest.fixture(scope="module")
 def network():
     random = np.random.default_rng(0)
-    return _Network(random.random((50, 6)), random.integers(0, 3, 50), 4, random)
+    return Network(random.random((50, 6)), random.integers(0, 3, 50), 4, random)
 
 
 def test_gradients_are_autograds(network):
@@ -93,7 +95,7 @@ def test_claims_see_the_opposite(tables):
 def test_training_learns_the_class():
     random = np.random.default_rng(0)
     labels = random.integers(0, 2, 60)
-    network = _Network(np.eye(2)[labels] + 0.1 * random.standard_normal((60, 2)), labels, 8, random)
+    network = Network(np.eye(2)[labels] + 0.1 * random.standard_normal((60, 2)), labels, 8, random)
     for _ in range(200):
         network.ascend(*network.passes(), 0.5)
     assert np.abs(network.passes()[1][-1]).max() < 0.2

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from joma.errors import InputError
-from joma.experiments.embeddings import MODELS, Embeddings, _Problem
+from joma.experiments.embeddings import MODELS, Embeddings
+from joma.experiments.embeddings.problem import Problem
 from joma.progress import Progress
 from joma.reporting.figures import style
 
@@ -45,7 +46,7 @@ def test_theorem_1_is_lost_where_it_should_be(tables) -> None:
 
 
 def test_ascent_is_the_gradient_by_finite_differences() -> None:
-    problem = _Problem(Embeddings(**TINY), "softmax", "factors", 1.0, 0)
+    problem = Problem(Embeddings(**TINY), "softmax", "factors", 1.0, 0)
     names = list(problem.start)
     gradient = problem.ascent(problem.start, names)
     generator = torch.Generator().manual_seed(0)

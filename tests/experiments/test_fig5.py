@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 from joma.errors import InputError
-from joma.experiments.fig5 import Fig5, contexts
+from joma.experiments.fig5 import Fig5
 from joma.experiments.fig5.permutations import distinct_permutations
+from joma.experiments.fig5.run import contexts
 from joma.progress import Progress
 from joma.reporting.figures import style
 from joma.theory.class_labels import root_bias

@@ -30,6 +30,8 @@ class DecoderLayer(nn.Module):
         self.attention_norm = nn.LayerNorm(width)
         self.mlp_norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
+        self.sharpen: nn.Module = nn.Identity()
+        """What the logits go through on their way to the softmax, for interventions."""
         nn.init.xavier_uniform_(self.in_projection.weight)
         nn.init.zeros_(self.in_projection.bias)
         nn.init.zeros_(self.out_projection.bias)
@@ -40,7 +42,7 @@ class DecoderLayer(nn.Module):
         split = self.in_projection(x).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)
         logits = torch.matmul(query * (width // self.heads) ** -0.5, key.transpose(-2, -1)) + mask
-        attention = torch.softmax(logits, dim=-1)
+        attention = torch.softmax(self.sharpen(logits), dim=-1)
         if observe is not None:
             observe(attention)
         mixed = torch.matmul(self.dropout(attention), value).transpose(1, 2).reshape(batch, length, width)

@@ -2,101 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
 from joma.errors import InputError
 from joma.measures.entropy import entropy_of_probabilities
-from joma.models.decoder import Decoder, DecoderLayer
+from joma.models.decoder import Decoder
 
 LARGEST_STEP = 0.5
 
 
-class _StoppedLayer(nn.Module):
-    """A decoder layer around the same parameters, with another rule for its attention.
+class FrozenProjections(nn.Module):
+    """In place of a layer's input projection: queries and keys as they are now, for good.
 
-    The parameters stay the objects that the optimizer knows; one that is not read here receives a zero
-    gradient, and whatever the optimizer's momentum still does to it is not seen.
+    The pattern still follows what reaches it from below: the embeddings and lower layers. The parameters
+    stay the objects that the optimizer knows; those of queries and keys receive a zero gradient, and
+    whatever the optimizer's momentum still does to them is not seen.
     """
 
-    def __init__(self, layer: DecoderLayer) -> None:
+    def __init__(self, learned: nn.Linear) -> None:
         super().__init__()
-        self.layer = layer
-        self.train(layer.training)
-
-    @property
-    def lower(self) -> nn.Linear:
-        """The lower MLP layer, where :meth:`Decoder.lower_mlp_weights` looks for it."""
-        return self.layer.lower
-
-    def project(self, x: Tensor) -> Tensor:
-        """Queries, keys and values (batch, length, 3 width)."""
-        projected: Tensor = self.layer.in_projection(x)
-        return projected
-
-    def sharpen(self, logits: Tensor) -> Tensor:
-        """The logits as they enter the softmax."""
-        return logits
-
-    def forward(self, x: Tensor, mask: Tensor, observe: Callable[[Tensor], None] | None = None) -> Tensor:
-        """As :meth:`DecoderLayer.forward`."""
-        layer = self.layer
-        batch, length, width = x.shape
-        split = self.project(x).view(batch, length, 3, layer.heads, width // layer.heads)
-        query, key, value = split.permute(2, 0, 3, 1, 4)
-        logits = torch.matmul(query * (width // layer.heads) ** -0.5, key.transpose(-2, -1)) + mask
-        attention = torch.softmax(self.sharpen(logits), dim=-1)
-        if observe is not None:
-            observe(attention)
-        mixed = torch.matmul(layer.dropout(attention), value).transpose(1, 2).reshape(batch, length, width)
-        x = layer.attention_norm(x + layer.dropout(layer.out_projection(mixed)))
-        hidden = layer.dropout(torch.relu(layer.lower(x)))
-        normed: Tensor = layer.mlp_norm(x + layer.dropout(layer.upper(hidden)))
-        return normed
-
-
-class FrozenProjections(_StoppedLayer):
-    """Query and key projections as they are now, for good; values, MLP and norms go on learning.
-
-    The pattern still follows what reaches it from below: the embeddings and lower layers.
-    """
-
-    def __init__(self, layer: DecoderLayer) -> None:
-        super().__init__(layer)
-        width = layer.in_projection.in_features
+        self.learned = learned
         self.weight: Tensor
         self.bias: Tensor
-        self.register_buffer("weight", layer.in_projection.weight.detach()[: 2 * width].clone())
-        self.register_buffer("bias", layer.in_projection.bias.detach()[: 2 * width].clone())
+        self.register_buffer("weight", learned.weight.detach()[: 2 * learned.in_features].clone())
+        self.register_buffer("bias", learned.bias.detach()[: 2 * learned.in_features].clone())
 
-    def project(self, x: Tensor) -> Tensor:
-        learned, begin = self.layer.in_projection, len(self.weight)
-        return torch.cat(
-            [
-                nn.functional.linear(x, self.weight, self.bias),
-                nn.functional.linear(x, learned.weight[begin:], learned.bias[begin:]),
-            ],
-            dim=-1,
-        )
+    def forward(self, x: Tensor) -> Tensor:
+        """Queries, keys and values (batch, length, 3 width)."""
+        begin = len(self.weight)
+        values = nn.functional.linear(x, self.learned.weight[begin:], self.learned.bias[begin:])
+        return torch.cat([nn.functional.linear(x, self.weight, self.bias), values], dim=-1)
 
 
-class PinnedEntropy(_StoppedLayer):
-    """Attention goes on learning, but each head's mean entropy is held where it is now.
+class PinnedEntropy(nn.Module):
+    """On the way to the softmax: each head's mean entropy is held at the target, while attention learns on.
 
     A factor on the logits (an inverse temperature) is corrected by one Newton step a minibatch: with
     ``dH/d log(factor) = -mean Var_p(logits)``. No gradient passes through the factor.
     """
 
-    def __init__(self, layer: DecoderLayer, target: Tensor) -> None:
-        super().__init__(layer)
+    def __init__(self, target: Tensor) -> None:
+        super().__init__()
         self.target: Tensor
         self.log_factor: Tensor
         self.register_buffer("target", target.clone())
         self.register_buffer("log_factor", torch.zeros_like(target))
 
-    def sharpen(self, logits: Tensor) -> Tensor:
+    def forward(self, logits: Tensor) -> Tensor:
+        """The logits (batch, heads, queries, keys) times the factor of their head."""
         if self.training:
             self._correct(logits.detach())
         return logits * self.log_factor.exp()[:, None, None]
@@ -123,12 +77,13 @@ def stop_attention(model: Decoder, how: str, entropies: dict[int, list[float]]) 
     Raises:
         InputError: an unknown way.
     """
-    for number, layer in enumerate(list(model.layers)):
-        if not isinstance(layer, DecoderLayer):
+    for number, layer in enumerate(model.layers):
+        projection = layer.in_projection
+        if not isinstance(projection, nn.Linear) or isinstance(layer.sharpen, PinnedEntropy):
             raise InputError(f"stop_attention: the attention of layer {number} was stopped before.")
         if how == "projections":
-            model.layers[number] = FrozenProjections(layer)
+            layer.in_projection = FrozenProjections(projection).train(layer.training)
         elif how == "entropy":
-            model.layers[number] = PinnedEntropy(layer, torch.tensor(entropies[number]))
+            layer.sharpen = PinnedEntropy(torch.tensor(entropies[number])).train(layer.training)
         else:
             raise InputError(f"stop_attention: {how!r} is neither 'projections' nor 'entropy'.")

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import pandas
+import numpy as np
+import pandas as pd
+from scipy.stats import binomtest, false_discovery_control, fisher_exact
 
-    from joma.claim import Claim
+from joma.arguments import Array
+from joma.claim import Claim, Facts, judge, not_tested
+from joma.experiments.fig10 import Fig10
+from joma.measures.superposition import null_probability
 
 LEVEL = 0.05
 SHARED = 0.1
 _SOURCE = "JoMA Fig. 10 and its appendix"
 
 
-def some_neuron(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
-    """There is a neuron in superposition, after correction for having looked at all of them."""
-    from joma.claim import judge, not_tested
+def claims(settings: Fig10, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+    """Does superposition exist, is it frequent, is it learned; are neurons selective at all?"""
+    tested = (some_neuron, more_than_chance, unrelated, different_queries, learned, selective)
+    return [claim(tables, "fig10") for claim in tested]
 
-    facts: dict[str, Any] = {
+
+def some_neuron(tables: Mapping[str, pd.DataFrame], name: str) -> Claim:
+    """There is a neuron in superposition, after correction for having looked at all of them."""
+    facts: Facts = {
         "id": f"{name}.exists",
         "source": _SOURCE,
         "statement": "the same MLP neuron can be activated by several unrelated combinations of tokens",
@@ -43,13 +50,9 @@ def some_neuron(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
     )
 
 
-def more_than_chance(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
+def more_than_chance(tables: Mapping[str, pd.DataFrame], name: str) -> Claim:
     """The share of neurons with p of at most 5 % is more than 5 %."""
-    from scipy.stats import binomtest
-
-    from joma.claim import judge, not_tested
-
-    facts: dict[str, Any] = {
+    facts: Facts = {
         "id": f"{name}.more_than_chance",
         "source": _SOURCE + " (as a frequency: joma)",
         "statement": "neurons in pattern superposition are more frequent than shuffled contexts would show",
@@ -71,14 +74,9 @@ def more_than_chance(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim
     )
 
 
-def learned(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
+def learned(tables: Mapping[str, pd.DataFrame], name: str) -> Claim:
     """Training makes superposition more frequent than the same network has it before training."""
-    import numpy as np
-    from scipy.stats import fisher_exact
-
-    from joma.claim import judge, not_tested
-
-    facts: dict[str, Any] = {
+    facts: Facts = {
         "id": f"{name}.learned",
         "source": _SOURCE + " (implied: patterns are learned)",
         "statement": "the patterns are learned: superposition is more frequent in the trained network than "
@@ -102,13 +100,9 @@ def learned(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
     )
 
 
-def unrelated(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
+def unrelated(tables: Mapping[str, pd.DataFrame], name: str) -> Claim:
     """The patterns of a neuron are no more alike in meaning than those of different neurons."""
-    from scipy.stats import binomtest
-
-    from joma.claim import judge, not_tested
-
-    facts: dict[str, Any] = {
+    facts: Facts = {
         "id": f"{name}.unrelated",
         "source": _SOURCE,
         "statement": "the patterns of a neuron in superposition have no more to do with each other in "
@@ -135,11 +129,9 @@ def unrelated(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
     )
 
 
-def different_queries(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
+def different_queries(tables: Mapping[str, pd.DataFrame], name: str) -> Claim:
     """Among the neurons in superposition, some have another query in each pattern."""
-    from joma.claim import judge, not_tested
-
-    facts: dict[str, Any] = {
+    facts: Facts = {
         "id": f"{name}.different_queries",
         "source": "JoMA appendix (pattern superposition)",
         "statement": "one neuron's weight holds several query vectors, each with its own pattern",
@@ -165,11 +157,9 @@ def different_queries(tables: Mapping[str, pandas.DataFrame], name: str) -> Clai
     )
 
 
-def selective(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
+def selective(tables: Mapping[str, pd.DataFrame], name: str) -> Claim:
     """Neurons answer to what is attended to at all: their contexts are more alike than shuffled ones."""
-    from joma.claim import judge, not_tested
-
-    facts: dict[str, Any] = {
+    facts: Facts = {
         "id": f"{name}.selective",
         "source": "JoMA Sec. 3 (a neuron's weight is a pattern of attended tokens)",
         "statement": "neurons are selective: what is attended to in a neuron's contexts is more alike than "
@@ -195,24 +185,19 @@ def selective(tables: Mapping[str, pandas.DataFrame], name: str) -> Claim:
     )
 
 
-def _values(neurons: pandas.DataFrame, metric: str) -> Any:
+def _values(neurons: pd.DataFrame, metric: str) -> Array:
     """(neurons that were scored,)"""
-    return neurons[neurons["metric"] == metric]["value"].dropna().to_numpy()
+    return np.asarray(neurons[neurons["metric"] == metric]["value"].dropna())
 
 
-def _of_significant(neurons: pandas.DataFrame, metric: str) -> Any:
+def _of_significant(neurons: pd.DataFrame, metric: str) -> Array:
     """(neurons in superposition with that number,): the number."""
     wide = neurons.pivot(index=["layer", "stack", "neuron"], columns="metric", values="value")
-    return wide[wide["q_value"] <= LEVEL][metric].dropna().to_numpy()
+    return np.asarray(wide[wide["q_value"] <= LEVEL][metric].dropna())
 
 
-def _shuffled_share(null: pandas.DataFrame, *, corrected: bool) -> float:
+def _shuffled_share(null: pd.DataFrame, *, corrected: bool) -> float:
     """The share that the same test finds in one half of each layer's shuffles, with the other as null."""
-    import numpy as np
-    from scipy.stats import false_discovery_control
-
-    from joma.measures.superposition import null_probability
-
     scores = null[null["metric"] == "superposition"]
     parts = []
     for _, part in scores.groupby(["layer", "stack"]):

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pandas
+import pandas as pd
 
-    from joma.claim import Claim
+from joma.claim import Claim, correct, judge, within
+from joma.experiments.fig4 import ACTING, CAPTION, VARIANTS, Fig4
 
-# The exponent of attention is v^2/T: what Eq. 6 multiplies by, what the caption says, what the script plots.
-ACTING, CAPTION = 2.0, 1.0
 # Nats that count as a drop or a rebound on the figure; the curves carry no noise, their nulls are exact.
 VISIBLE = 0.1
-VARIANTS = ("attention", "equal mu", "no attention")
 
 
-def judge_all(
-    tables: Mapping[str, pandas.DataFrame], temperature: float, learning_rate: float
-) -> list[Claim]:
-    """Every claim, for a script that ran at ``temperature`` with ``learning_rate``."""
-    from joma.claim import correct, judge, within
-
+def claims(settings: Fig4, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+    """Dip, rebound and order for both dynamics; what the figure and its caption really show."""
+    temperature = settings.temperature
     found: list[Claim] = []
     for run, key in (("script", "script"), ("equation 6", "eq6")):
         drawn = temperature if run == "script" else ACTING
@@ -102,7 +95,7 @@ def judge_all(
         "relative spread over the script's components of the time F(r, mu) of Eq. 6 that each tells, "
         "worst iteration; the tolerance is half the learning rate, the order of the script's step error"
     )
-    tolerance = 0.5 * learning_rate
+    tolerance = 0.5 * settings.learning_rate
     if temperature == ACTING:
         statement = "The script at T = 2 is Eq. 6 on another clock."
         found.append(within(own, tolerance, id=claim, source=source, statement=statement, evidence=how))
@@ -124,26 +117,26 @@ def judge_all(
 
 
 def extremes_of(
-    tables: Mapping[str, pandas.DataFrame], run: str, variant: str, temperature: float
+    tables: Mapping[str, pd.DataFrame], run: str, variant: str, temperature: float
 ) -> dict[str, float]:
     """Start, minimum, where it lies, end, drop and rebound of one entropy curve."""
     rows = tables["extremes"].query("run == @run and variant == @variant and temperature == @temperature")
     return {str(metric): float(value) for metric, value in zip(rows["metric"], rows["value"], strict=True)}
 
 
-def _order(tables: Mapping[str, pandas.DataFrame], run: str, variant: str) -> float:
+def _order(tables: Mapping[str, pd.DataFrame], run: str, variant: str) -> float:
     """Rank correlation of mu with the half time."""
     rows = tables["half_times"].query("run == @run and variant == @variant")
     return float(rows["mu"].rank().corr(rows["value"].rank()))
 
 
-def _clock_spread(tables: Mapping[str, pandas.DataFrame], exponent: str) -> float:
+def _clock_spread(tables: Mapping[str, pd.DataFrame], exponent: str) -> float:
     """Largest relative spread, over the iterations, of the time the components tell."""
     told = tables["clocks"].query("exponent == @exponent").groupby("step")["value"]
     return float(((told.max() - told.min()) / told.mean()).max())
 
 
-def _caption_error(tables: Mapping[str, pandas.DataFrame], temperature: float) -> float:
+def _caption_error(tables: Mapping[str, pd.DataFrame], temperature: float) -> float:
     """How far entropy(softmax(v^2/T)) is from that of the attention that acts in Eq. 6."""
     curves = tables["entropy"].query("run == 'equation 6' and variant == 'attention'")
     said = curves[curves["temperature"] == temperature].set_index("step")["value"]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 
-def distinct_permutations(values: Sequence[Any]) -> Iterator[list[Any]]:
+def distinct_permutations(values: Sequence[int]) -> Iterator[list[int]]:
     """The permutations of ``values`` that differ, in lexical order: n! / (product of the counts!)."""
     counts = Counter(values)
     kinds = sorted(counts)
 
-    def extend(prefix: list[Any]) -> Iterator[list[Any]]:
+    def extend(prefix: list[int]) -> Iterator[list[int]]:
         if len(prefix) == len(values):
             yield list(prefix)
             return

@@ -47,6 +47,7 @@ def _agrees_with_authors(settings: Fig6, curves: pd.DataFrame) -> Claim:
 
 
 def falls(entropy: pd.DataFrame) -> Claim:
+    """The dip of the top layer's entropy."""
     worst = entropy.loc[entropy["depth_of_dip"].idxmin()]
     return judge(
         bool(worst["depth_of_dip"] >= LEAST_DIP and entropy["dip_probability"].max() < SIGNIFICANT),
@@ -64,6 +65,7 @@ def falls(entropy: pd.DataFrame) -> Claim:
 
 
 def rises(entropy: pd.DataFrame) -> Claim:
+    """The rebound of the top layer's entropy."""
     worst = entropy.loc[entropy["rebound"].idxmin()]
     return judge(
         bool(worst["rebound"] >= LEAST_REBOUND and entropy["rebound_probability"].max() < SIGNIFICANT),
@@ -81,6 +83,7 @@ def rises(entropy: pd.DataFrame) -> Claim:
 
 
 def early_transient(entropy: pd.DataFrame, learning_rate: float) -> Claim:
+    """The small dip before the main one."""
     seen = entropy["transient_step"].notna()
     smallest = (
         entropy.loc[seen, ["transient_depth", "transient_rebound"]].min(axis=1).min() if seen.any() else 0.0
@@ -108,6 +111,7 @@ def early_transient(entropy: pd.DataFrame, learning_rate: float) -> Claim:
 
 
 def bottom_bounces_less(bounces: pd.DataFrame) -> Claim:
+    """The rebounds of bottom and top layers of deep models."""
     facts: Facts = {
         "id": "fig6.bottom",
         "source": "JoMA Fig. 6",
@@ -131,6 +135,7 @@ def bottom_bounces_less(bounces: pd.DataFrame) -> Claim:
 
 
 def rank_follows(rank: pd.DataFrame, entropy: pd.DataFrame) -> list[Claim]:
+    """Dip and rebound of the top layer's stable rank."""
     fall, rise = rank["depth_of_dip"] / rank["start"], rank["rebound"] / rank["start"]
     source = "JoMA Sec. 4 (rank of the lower MLP layer)"
     significant = f"p < {SIGNIFICANT}"

@@ -286,6 +286,7 @@ def _train(
         "label": f"table1: {name}",
         "checkpoints": progress.checkpoint_folder(name),
     }
+
     tokens, padding = [m.tokens for m in measurements], experiment.vocabulary_size
     with reproducible(seeds[0]):
         if len(seeds) == 1:

@@ -1,0 +1,144 @@
+"""The draft's theorem, its corrected condition, and layers near input and loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from joma.claim import Claim, Facts, correct, judge, not_tested
+from joma.experiments.cdag import Cdag
+
+ZERO = 1e-9
+
+
+def claims(settings: Cdag, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+    """The draft's theorem, its corrected condition, and what it says of layers near input and loss."""
+    shares = tables["quadruples"]
+    true = shares[shares["latents"] == "true"]
+    worst = true.groupby("metric")["value"].max()
+    permuted = shares[shares["latents"] == "permuted"].groupby("metric")["value"].mean()
+    trained = true[true["step"] > 0].groupby(["metric", "layer", "step"])["value"].mean()
+    meets = trained["meets the condition"].groupby("layer").max()
+    claims = [
+        correct(
+            id="cdag.theorem",
+            source="JoMA, CDAG Theorem 1",
+            printed="corr(z_alpha, s_j), corr(z_beta, f_k), |corr(z_alpha, z_beta)| > C > 0 give "
+            "corr(z_beta, g_jk) > 0.",
+            right="With acos C1 + acos C2 + acos C3 < pi/2 they do.",
+            printed_error=float(worst["draft fails"]),
+            error=float(worst["condition fails"]),
+            tolerance=ZERO,
+            evidence="largest share of quadruples that meet the hypotheses and miss the conclusion, of "
+            f"all steps, layers, seeds (permuted: {permuted.get('draft fails', float('nan')):.3f})",
+        ),
+        judge(
+            bool((meets > 0).all()),
+            id="cdag.condition_is_met",
+            source="JoMA, CDAG: both cases can validate the condition of Theorem 1",
+            statement="During training some quadruples of every layer meet the condition "
+            "(else the theorem says nothing about it).",
+            expected="a share above 0 of those that meet the hypotheses, in every layer, at some step",
+            measured=float(meets.min()),
+            tolerance=0.0,
+            null=float(_first(true, "meets the condition").min()),
+            null_description="the same in the untrained network",
+            evidence="largest share along training, "
+            + ", ".join(f"from {layer}: {share:.2g}" for layer, share in meets.items()),
+        ),
+    ]
+    own = trained["condition fails, own weight"].dropna().groupby("layer").mean()
+    facts: Facts = {
+        "id": "cdag.own_weights",
+        "source": "JoMA, CDAG: w_jk should be a function of time",
+        "statement": "Under the condition, the gradient passed with the network's own weight correlates "
+        "with the latent too, during training.",
+    }
+    if own.empty:
+        claims.append(not_tested(**facts, reason="no quadruple meets the condition during training"))
+    else:
+        before = _first(true, "condition fails, own weight").dropna()
+        claims.append(
+            judge(
+                bool(own.max() < 0.05),
+                **facts,
+                expected="fewer than one in twenty fail, mean over the measured steps",
+                measured=float(own.max()),
+                tolerance=0.05,
+                null=float(before.max()) if len(before) else 0.5,
+                null_description="the same in the untrained network"
+                if len(before)
+                else "weights of either sign (untrained, none meets the condition)",
+                evidence="share of those that meet the condition, by layer: "
+                + ", ".join(f"from {layer}: {share:.3f}" for layer, share in own.items()),
+            )
+        )
+    return claims + _alignment_claims(tables["alignment"])
+
+
+def _first(shares: pd.DataFrame, metric: str) -> pd.Series[float]:
+    chosen = shares[(shares["step"] == 0) & (shares["metric"] == metric)]
+    return chosen.groupby("layer")["value"].mean()
+
+
+def _alignment_claims(alignment: pd.DataFrame) -> list[Claim]:
+    """What the draft says around its theorem, along training and at its end, against the first step."""
+    true = alignment[alignment["latents"] == "true"]
+    permuted = alignment[alignment["latents"] == "permuted"]
+    keys = ["metric", "layer", "level"]
+    start, end = (true[true["step"] == s].groupby(keys)["value"].mean() for s in (0, true["step"].max()))
+    along = true[true["step"] > 0].groupby(keys)["value"].mean()
+    chance = permuted[permuted["step"] > 0].groupby(keys)["value"].mean()
+
+    def gap(table: pd.Series[float], metric: str, level: str, above: str, below: str) -> float:
+        return float(table[metric, above, level] - table[metric, below, level])
+
+    near_loss = ("gradient", "class", "hidden 2", "hidden 1")
+    near_input = ("activation", "lower latents", "hidden 1", "hidden 2")
+    gains = end["activation"] - start["activation"]
+    worst = gains.idxmin()
+    return [
+        judge(
+            gap(along, *near_loss) > 0,
+            id="cdag.near_loss",
+            source='JoMA, CDAG: "closer to the loss function, its C1 should be very high"',
+            statement="The class correlates more with gradients near the loss than near the input.",
+            expected="best correlation in hidden layer 2 above that in hidden layer 1, mean over the steps",
+            measured=gap(along, *near_loss),
+            tolerance=0.0,
+            null=gap(start, *near_loss),
+            null_description="the same difference in the untrained network",
+            evidence=f"{along['gradient', 'hidden 2', 'class']:.3f} and "
+            f"{along['gradient', 'hidden 1', 'class']:.3f}; at the end "
+            f"{end['gradient', 'hidden 2', 'class']:.3f}, {end['gradient', 'hidden 1', 'class']:.3f}; chance "
+            f"{chance['gradient', 'hidden 2', 'class']:.3f}",
+        ),
+        judge(
+            gap(end, *near_input) > max(0.0, gap(start, *near_input)),
+            id="cdag.near_input",
+            source='JoMA, CDAG: "closer to the input, its C2 should be very high"',
+            statement="Lower latents correlate more with activations near the input than near the loss, "
+            "by learning.",
+            expected="best correlation in hidden layer 1 above that in layer 2, by more than untrained",
+            measured=gap(end, *near_input),
+            tolerance=0.0,
+            null=gap(start, *near_input),
+            null_description="the same difference in the untrained network",
+            evidence=f"after training {end['activation', 'hidden 1', 'lower latents']:.3f} and "
+            f"{end['activation', 'hidden 2', 'lower latents']:.3f}",
+        ),
+        judge(
+            bool(gains.min() > 0),
+            id="cdag.latents_are_learned",
+            source="JoMA Sec. 5, CDAG: nodes come to stand for latents",
+            statement="Training raises the best correlation of the latents of every level with the nodes of "
+            "every layer.",
+            expected="a gain above 0 over the untrained network, for every level and layer",
+            measured=float(gains.min()),
+            tolerance=0.0,
+            null=float(start["activation"][worst]),
+            null_description="where it is smallest, the correlation in the untrained network",
+            evidence="; ".join(f"{layer}, {level}: {value:+.3f}" for (layer, level), value in gains.items()),
+        ),
+    ]
