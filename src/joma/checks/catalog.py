@@ -17,6 +17,7 @@ MODULES = (
     "isotropic",
     "critical_points",
     "salience",
+    "block_flow",
     "latent_tree",
     "feature_graph",
     "coherence",

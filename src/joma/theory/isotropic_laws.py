@@ -52,6 +52,10 @@ class IsotropicLaw(ABC):
     def _excess(self, x: Array) -> Array:
         """E[s - x | s > x], x >= 0; 0 where P[s > x] = 0."""
 
+    def sample(self, rng: np.random.Generator, size: int, dimension: int) -> Array:
+        """Vectors of this law, (size, dimension)."""
+        raise InputError(f"{self.name}: vectors of this law cannot be drawn; give Gaussian, ball or t.")
+
     def _tail_inverse(self, y: Array) -> Array:
         """x >= 0 with P[s > x] = y, 0 < y <= 1/2."""
         return np.asarray(np.vectorize(self._one_tail_inverse, otypes=[float])(y))
@@ -140,6 +144,10 @@ class Gaussian(IsotropicLaw):
     name = "Gaussian"
     log_concave = True
 
+    def sample(self, rng: np.random.Generator, size: int, dimension: int) -> Array:
+        """Standard normal vectors."""
+        return rng.standard_normal((size, dimension))
+
     def density(self, s: ArrayLike) -> Array:
         """The standard normal density."""
         at = self._at("density", s, "s")
@@ -176,6 +184,14 @@ class UniformBall(IsotropicLaw):
             np.exp(special.gammaln(dimension / 2 + 1) - special.gammaln((dimension + 1) / 2)) / np.sqrt(np.pi)
         )
 
+    def sample(self, rng: np.random.Generator, size: int, dimension: int) -> Array:
+        """Points of the unit ball; its dimension must be the one asked for."""
+        if dimension != self.dimension:
+            raise InputError(f"{self.name}: has no vectors of dimension {dimension}.")
+        direction = rng.standard_normal((size, dimension))
+        radius = rng.random((size, 1)) ** (1.0 / dimension)
+        return np.asarray(direction * radius / np.linalg.norm(direction, axis=1, keepdims=True))
+
     def density(self, s: ArrayLike) -> Array:
         """c (1 - s^2)^((n-1)/2) inside the ball, 0 outside."""
         at = np.clip(self._at("density", s, "s"), -1.0, 1.0)
@@ -205,6 +221,11 @@ class MultivariateT(IsotropicLaw):
             )
         self.nu = float(nu)
         self.name = f"multivariate t, nu = {nu:g}"
+
+    def sample(self, rng: np.random.Generator, size: int, dimension: int) -> Array:
+        """Normal vectors over a common chi."""
+        spread = np.sqrt(rng.chisquare(self.nu, (size, 1)) / self.nu)
+        return np.asarray(rng.standard_normal((size, dimension)) / spread)
 
     def density(self, s: ArrayLike) -> Array:
         """Student's density."""

@@ -94,6 +94,18 @@ RESULTS = (
         ("equation6",),
         ("fig4",),
     ),
+    Result(
+        "Eq. 6 of the block",
+        "salient components under attention, as the block of Eq. 1 has it",
+        (
+            "theory.block_salience.rest",
+            "theory.block_salience.solve",
+            "theory.bounce_law.bounce_law",
+            "theory.drift.plant",
+            "dynamics.block_salience_flow.integrate_joint",
+        ),
+        ("block_flow", "block_bounce"),
+    ),
     Result("JoMA Lemma 6", "a bound of (1 - exp(-y^2))/y", ("theory.salience.lemma_6",), ("lemma6",)),
     Result("JoMA Lemma 7", "a bound of Gaussian integrals", ("theory.salience.lemma_7",), ("lemma7",)),
     Result(
