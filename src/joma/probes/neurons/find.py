@@ -23,7 +23,7 @@ from joma.probes.families.anatomy import Block, find_blocks
 from joma.probes.neurons.attended import AttendedTokens
 from joma.probes.neurons.top_contexts import TopContexts
 from joma.probes.reading.lent import untouched
-from joma.probes.reading.passes import run_batch
+from joma.probes.reading.passes import device_of, run_batch
 from joma.probes.reading.texts import TokenBatch
 from joma.progress import Progress
 
@@ -128,7 +128,7 @@ def find_neurons(
     windows: dict[int, NDArray[np.int32]] = {}
     room = 4096
     tokens_read = windows_read = 0
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     for tokens, mask in (progress or Progress()).track(batches, "neurons", total=_length(batches)):
         here, real = tokens.to(device), mask.to(device)
         place = real.to(torch.int64).cumsum(dim=1) - 1

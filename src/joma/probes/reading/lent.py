@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from joma.errors import InputError
 from joma.probes.families.anatomy import Block, find_blocks
-from joma.probes.reading.texts import TokenBatch
+from joma.probes.reading.texts import ReadyBatch, TokenBatch
 
 
 @contextmanager
@@ -78,9 +78,12 @@ def checked_batches(
         InputError: no batch, or none with a token; tokens that are not (batch, length) int64, a mask of
             another shape or type; a token outside the model's vocabulary (and where).
     """
-    kept = []
+    kept: list[TokenBatch] = []
     vocabulary = getattr(input_embeddings(model), "num_embeddings", None)
-    for number, (tokens, mask) in enumerate(batches):
+    for number, batch in enumerate(batches):
+        tokens, mask = batch
+        if isinstance(batch, ReadyBatch) and not tokens.numel():
+            raise InputError(f"{where}: batch {number} holds no token ids (input_ids); this needs a text.")
         if tokens.ndim != 2 or tokens.dtype != torch.int64:
             raise InputError(
                 f"{where}: batch {number} has tokens of shape {tuple(tokens.shape)} and type {tokens.dtype}; "
@@ -100,7 +103,7 @@ def checked_batches(
                 f"is outside the model's vocabulary of {vocabulary or 'non-negative numbers'}; use the "
                 "model's own tokenizer."
             )
-        kept.append(TokenBatch(tokens, mask))
+        kept.append(batch.cpu() if isinstance(batch, ReadyBatch) else TokenBatch(tokens, mask))
     if not any(bool(batch.mask.any()) for batch in kept):
         raise InputError(
             f"{where}: the text is empty; give at least one batch with a token that is no padding."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +38,40 @@ class TokenBatch(NamedTuple):
     """(batch, length) int64"""
     mask: Tensor
     """(batch, length) bool, False for padding"""
+
+
+class ReadyBatch(TokenBatch):
+    """A model's inputs by name, as they are given; without token ids, ``tokens`` is (batch, 0)."""
+
+    inputs: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, Any]) -> ReadyBatch:
+        """Take over what a model is called with.
+
+        Raises:
+            InputError: no tensor among it.
+        """
+        tensors = [value for value in inputs.values() if isinstance(value, Tensor) and value.ndim]
+        if not tensors:
+            raise InputError(
+                f"a batch holds no tensor ({', '.join(inputs) or 'nothing'}); give a model's inputs."
+            )
+        tokens = inputs.get("input_ids")
+        if not isinstance(tokens, Tensor) or tokens.ndim != 2:
+            tokens = torch.empty(len(tensors[0]), 0, dtype=torch.int64)
+        mask = inputs.get("attention_mask")
+        if not isinstance(mask, Tensor) or mask.shape != tokens.shape:
+            mask = torch.ones_like(tokens)
+        batch = cls(tokens.long(), mask > 0)
+        batch.inputs = inputs
+        return batch
+
+    def cpu(self) -> ReadyBatch:
+        """The same with tokens and mask on the CPU."""
+        batch = ReadyBatch(self.tokens.cpu(), self.mask.cpu())
+        batch.inputs = self.inputs
+        return batch
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from joma.errors import InputError
 from joma.measures.salience import Context, QuerySamples, SalienceSums, frequent_contexts, query_samples
 from joma.probes.families.anatomy import Block
 from joma.probes.reading.lent import checked_batches, chosen_blocks, untouched
-from joma.probes.reading.passes import logits_of, run_batch
+from joma.probes.reading.passes import device_of, logits_of, run_batch
 from joma.probes.reading.texts import TokenBatch
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _back_propagate(model: nn.Module, batch: TokenBatch, loss: Loss | None, grad
         if loss is None:
             value = _next_token_loss(logits_of(output), batch)
         else:
-            device = next((p.device for p in model.parameters()), torch.device("cpu"))
+            device = device_of(model)
             value = loss(output, batch.tokens.to(device), batch.mask.to(device))
         if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
             raise InputError(

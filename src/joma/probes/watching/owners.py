@@ -324,7 +324,7 @@ def _kept(mask: Tensor, of_ones: bool) -> Tensor:
     """
     if mask.dtype == torch.bool:
         return mask if of_ones else ~mask
-    if mask.is_floating_point() and not (0 <= float(mask.amin()) and 0 < float(mask.amax()) <= 1):
+    if mask.is_floating_point() and not (float(mask.amin()) >= 0 and 0 < float(mask.amax()) <= 1):
         return mask > _LOWEST
     return mask > 0 if of_ones else mask == 0
 
