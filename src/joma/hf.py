@@ -20,8 +20,7 @@ class TrainingMonitor(TrainerCallback):
     output directory unless another is given; a run that is resumed from a checkpoint continues it. The loss
     is that which the Trainer logs, at its own cadence; it hides losses that are not finite
     (``logging_nan_inf_filter``), which show in the gradient's norm at their own step. With
-    ``on_alarm="stop"`` the Trainer stops after the step. Of several processes the first one measures, on its
-    own share of each batch.
+    ``on_alarm="stop"`` the Trainer stops after the step.
 
     Args:
         settings: those of :class:`joma.Monitor`, the model aside.
@@ -46,7 +45,7 @@ class TrainingMonitor(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Open the monitor at the step that the Trainer begins with."""
-        if model is None or not state.is_world_process_zero:
+        if model is None:
             return
         settings: MonitorSettings = {
             "folder": Path(args.output_dir or ".") / "joma-monitor",

@@ -19,8 +19,7 @@ class TrainingMonitor(lightning.Callback):
 
     One step is one optimizer step, whatever is accumulated; its loss is that of its last batch. The folder is
     ``joma-monitor`` in the Trainer's root directory unless another is given; a run that is resumed continues
-    it. With ``on_alarm="stop"`` the Trainer stops after the step. Of several processes the first one
-    measures, on its own share of each batch.
+    it. With ``on_alarm="stop"`` the Trainer stops after the step.
 
     Args:
         settings: those of :class:`joma.Monitor`, the model aside.
@@ -39,8 +38,6 @@ class TrainingMonitor(lightning.Callback):
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Open the monitor at the step that the Trainer begins with."""
-        if not trainer.is_global_zero:
-            return
         planned = trainer.max_steps if trainer.max_steps and trainer.max_steps > 0 else None
         settings: MonitorSettings = {
             "folder": Path(trainer.default_root_dir) / "joma-monitor",

@@ -17,6 +17,7 @@ from joma.probes.live.alarm import ChangeAlarm, LossAlarm
 from joma.probes.live.folder import VERSION, Folder
 from joma.probes.live.look import Look, Seen, residual_blocks
 from joma.probes.live.messages import Message, states
+from joma.probes.live.ranks import is_first, over_ranks
 from joma.probes.live.rows import COLUMNS, gradient_norm, on_host, summary, tidy
 from joma.probes.live.sinks import ScalarWriter, Sink, sink_of
 from joma.probes.watching.measuring import check_statistics
@@ -53,8 +54,9 @@ class Monitor:
 
     At every ``every``-th step the forward passes in training mode are measured beside the model, whose
     outputs and gradients stay the same bit for bit; between them nothing is attached to the model, and
-    losses stay on their device. Whatever goes wrong in the monitor is one line of the log ``joma``; training
-    goes on.
+    losses stay on their device. Under several processes (``torch.distributed``) each measures its share of
+    the batch; their looks are joined, and the first process writes. Whatever goes wrong in the monitor is one
+    line of the log ``joma``; training goes on.
 
     Args:
         model: any module, compiled ones as well (they run uncompiled at a step that is looked at).
@@ -113,11 +115,14 @@ class Monitor:
         self._loss_alarm = LossAlarm()
         self._since: dict[str, int] = {}
         self._look: Look | None = None
+        self._due = False
         self._raw: list[tuple[int, str, Tensor | float]] = []
         self._tables: list[pd.DataFrame] = []
         self._folder: Folder | None = None
         self._last = -1
         self._failed: set[str] = set()
+        if not is_first():
+            folder, self._sink = None, None
         if folder is not None:
             facts = {"version": VERSION, "model": type(model).__name__, "statistics": list(self._statistics)}
             self._folder = Folder.opened(Path(folder), {**facts, "every": every})
@@ -161,7 +166,7 @@ class Monitor:
             self._go_back(now)
         self._last = now
         self.note(now, loss=loss, grad_norm=gradient_norm(self._model) if grad_norm is None else grad_norm)
-        if self._look is not None:
+        if self._due:
             self._take(now)
         self._open(now + 1)
 
@@ -196,7 +201,9 @@ class Monitor:
     # One look
 
     def _open(self, following: int) -> None:
-        if following % self.every or self._look is not None:
+        # Due on every process alike, whether its look opens or not: their looks are joined.
+        self._due = following % self.every == 0
+        if not self._due or self._look is not None:
             return
         look = Look(self._model, self._statistics, self._layers, self._rows, self._blocks)
         if self._try("a look", look.open):
@@ -210,11 +217,10 @@ class Monitor:
     def _take(self, step: int) -> None:
         look = self._look
         self._shut()
-        rows = pd.DataFrame(columns=list(COLUMNS))
+        seen: list[Seen] = []
         if look is not None:
-            seen: list[Seen] = []
             self._try("a look", lambda: seen.extend(look.taken()))
-            rows = tidy(step, seen)
+        rows = over_ranks(tidy(step, seen))
         told = self._keep(
             pd.concat([self._drained(), rows], ignore_index=True) if len(rows) else self._drained()
         )
