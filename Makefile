@@ -13,7 +13,7 @@ demo: $(VENV)/.installed
 test: lint
 	$(BIN)/pytest -n auto -m "not slow"
 
-test-all: lint
+test-all: lint $(VENV)/.installed-long
 	$(BIN)/pytest -n auto -m "not slow"
 	$(BIN)/pytest -n 0 -m slow
 
@@ -39,6 +39,10 @@ $(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable '.[dev]'
+	touch $@
+
+$(VENV)/.installed-long: $(VENV)/.installed-dev
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable '.[long-tests]'
 	touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed
