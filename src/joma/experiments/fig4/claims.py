@@ -142,3 +142,16 @@ def _caption_error(tables: Mapping[str, pd.DataFrame], temperature: float) -> fl
     said = curves[curves["temperature"] == temperature].set_index("step")["value"]
     acting = tables["acting"].set_index("step")["value"]
     return float((said.reindex(acting.index) - acting).abs().max())
+
+
+def answer(settings: Fig4, tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """The dip and the rebound of both dynamics."""
+    exact = extremes_of(tables, "equation 6", "attention", ACTING)
+    script = extremes_of(tables, "script", "attention", settings.temperature)
+    return [
+        f"In Eq. 6, solved exactly, the entropy of attention falls by {exact['drop']:.2f} nats while the "
+        f"most salient component is learned and rises again by {exact['rebound']:.2f} while the others "
+        f"follow; in the authors' script it falls by {script['drop']:.2f} and rises by "
+        f"{script['rebound']:.2f}.",
+        "This is about Eq. 6 as printed, which is not the flow of the block of Eq. 1 (see block_flow).",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -211,3 +212,20 @@ def compare_with_authors(
         null_description="correlation that 1 in 20 time-shuffled curves exceeds",
         evidence=f"smallest of {len(correlations)} depths",
     )
+
+
+def answer(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """Dip and rebound of the top layer's entropy, and whether the stable rank follows."""
+    bounces = tables["bounces"]
+    top = bounces[bounces["layer"] == bounces["depth"] - 1]
+    entropy = top[top["metric"] == "attention_entropy"]
+    rank = top[top["metric"] == "stable_rank"]
+    runs = f"{len(entropy)} run{'s' if len(entropy) > 1 else ''}"
+    return [
+        f"Attention's entropy fell by {entropy['depth_of_dip'].min():.2f} nats or more and rose again by "
+        f"{entropy['rebound'].min():.2f} or more in {runs} on {Path(settings.corpus).name}; noise alone "
+        f"would raise it by {entropy['rebound_null'].max():.2f} in 1 of 20 runs "
+        f"(largest p {entropy['rebound_probability'].max():.2g}).",
+        f"The stable rank of the lower MLP fell from {rank['start'].mean():.0f} to {rank['end'].mean():.0f} "
+        f"and rose again by {rank['rebound'].max():.1f} at most.",
+    ]
