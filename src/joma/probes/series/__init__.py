@@ -1,0 +1,1 @@
+"""Series of checkpoints: where they are, which are the same bytes, and what runs along them."""

@@ -1,0 +1,58 @@
+"""What a series offers wherever it lies: its members, which are the same bytes, and each one as a folder."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from joma.probes.series.members import Member, Note
+
+Wanted = Callable[[Mapping[str, tuple[int, ...]], Mapping[str, object]], set[str]]
+"""Shapes by name and the model's settings -> the names of the tensors that will be read."""
+
+
+class Series(ABC):
+    """Checkpoints of one model."""
+
+    members: list[Member]
+    """In order of the lines and steps."""
+    notes: list[Note]
+    """What was found beside them and is none of them, and why."""
+
+    @abstractmethod
+    def content(self, member: Member) -> str:
+        """Tells this content from any other of the series, cheaply; fit for a file's name."""
+
+    @abstractmethod
+    def identical(self, members: Sequence[Member]) -> list[list[Member]]:
+        """Groups of members whose weights are the same bytes, each of two or more."""
+
+    @abstractmethod
+    def bring(self, member: Member, wanted: Wanted | None, into: Path) -> Path:
+        """A folder or file on this machine with the wanted tensors, or with the whole model (``None``).
+
+        Raises:
+            JomaError: it cannot be had; the message says why.
+        """
+
+    @abstractmethod
+    def to_fetch(self, member: Member, wanted: Wanted | None) -> int:
+        """Bytes that :meth:`bring` will transfer, but for the headers that tell."""
+
+
+def kept_of(group: Sequence[Member], members: Sequence[Member]) -> Member:
+    """Which of identical members is measured: the series' last, if it is among them, else the earliest.
+
+    Final weights under the names of earlier steps are a common error of publishing; the reverse is not.
+    """
+    last = max(members, key=lambda one: (one.place.line, one.place.step))
+    return last if last in group else group[0]
+
+
+def grouped(members: Iterable[Member], keys: Mapping[str, str]) -> list[list[Member]]:
+    """Members whose keys are equal, in groups of two or more."""
+    found: dict[str, list[Member]] = {}
+    for member in members:
+        found.setdefault(keys[member.name], []).append(member)
+    return [group for group in found.values() if len(group) > 1]

@@ -1,0 +1,178 @@
+"""The hub, tested for real: a server on 127.0.0.1 that speaks its interface, and what goes wrong there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from hub_server import Hub, serve
+from joma.errors import InputError, JomaError
+from joma.probes.families.matrices import find_matrices
+from joma.probes.series.find import find_series
+from joma.probes.series.source import Wanted
+from joma.probes.weights.checkpoints import open_checkpoint
+
+WIDTH = 64
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with serve(tmp_path / "hub") as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        monkeypatch.setenv("HF_TOKEN", "")
+        yield hub
+
+
+def revision(hub: Hub, name: str, seed: int, *, shards: int = 1) -> dict[str, torch.Tensor]:
+    folder = hub.model("lab/tiny") / name
+    folder.mkdir(parents=True)
+    random = torch.Generator().manual_seed(seed)
+    shapes = {"up_proj": (4 * WIDTH, WIDTH), "down_proj": (WIDTH, 4 * WIDTH), "q_proj": (WIDTH, WIDTH)}
+    tensors = {
+        f"model.layers.{layer}.mlp.{part}.weight": torch.randn(shape, generator=random)
+        for layer in range(4)
+        for part, shape in shapes.items()
+    }
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "num_attention_heads": 4}))
+    (folder / "tokenizer.json").write_text("{}")
+    if shards == 1:
+        save_file(tensors, folder / "model.safetensors")
+    else:
+        files = [f"model-{n + 1:05d}-of-{shards:05d}.safetensors" for n in range(shards)]
+        where = {tensor: files[number % shards] for number, tensor in enumerate(tensors)}
+        for file in files:
+            save_file({t: tensors[t] for t in tensors if where[t] == file}, folder / file)
+        index = json.dumps({"metadata": {}, "weight_map": where})
+        (folder / "model.safetensors.index.json").write_text(index)
+    (folder / "consolidated.safetensors").write_bytes(b"never")
+    (folder / "pytorch_model.bin").write_bytes(b"never")
+    return tensors
+
+
+def lower(shapes: dict[str, tuple[int, ...]], config: dict[str, object]) -> set[str]:
+    return {matrix.tensor for matrix in find_matrices(shapes, config) if matrix.role == "lower"}
+
+
+LOWER: Wanted = lower  # type: ignore[assignment]
+
+
+def sent(hub: Hub, file: str) -> int:
+    return sum(count for (_, name), count in hub.sent.items() if file in name)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_only_the_wanted_tensors_travel(hub: Hub, tmp_path: Path, shards: int) -> None:
+    tensors = revision(hub, "step10", 0, shards=shards)
+    series = find_series(["lab/tiny"])
+    (member,) = series.members
+    folder = series.bring(member, LOWER, tmp_path / "here")
+    checkpoint = open_checkpoint(folder)
+    wanted = {name for name in tensors if "up_proj" in name}
+    assert set(checkpoint.entries) == wanted
+    assert all(torch.equal(checkpoint.read(name), tensors[name]) for name in wanted)
+    size = sum(tensors[name].nbytes for name in wanted)
+    assert series.to_fetch(member, LOWER) == size
+    assert sent(hub, ".safetensors") <= size + shards * 33_000
+    assert sent(hub, ".bin") == sent(hub, "consolidated") == sent(hub, "tokenizer") == 0
+    before = hub.sent.total()
+    series.bring(member, LOWER, tmp_path / "here")
+    assert hub.sent.total() == before
+
+
+def test_a_whole_model_comes_with_its_tokenizer_and_is_checked(hub: Hub, tmp_path: Path) -> None:
+    tensors = revision(hub, "step10", 0, shards=2)
+    series = find_series(["lab/tiny"])
+    folder = series.bring(series.members[0], None, tmp_path / "here")
+    assert set(open_checkpoint(folder).entries) == set(tensors)
+    assert (folder / "tokenizer.json").exists()
+    assert not (folder / "pytorch_model.bin").exists()
+    # What the server sends is no longer what its listing said.
+    series = find_series(["lab/tiny"])
+    file = hub.model("lab/tiny") / "step10" / "model-00001-of-00002.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(JomaError, match="another SHA-256"):
+        series.bring(series.members[0], None, tmp_path / "again")
+
+
+def test_identical_contents_are_known_without_a_download(hub: Hub) -> None:
+    revision(hub, "step10", 0)
+    revision(hub, "step20", 1)
+    shutil.copytree(hub.model("lab/tiny") / "step20", hub.model("lab/tiny") / "step0")
+    shutil.copytree(hub.model("lab/tiny") / "step20", hub.model("lab/tiny") / "main")
+    series = find_series(["lab/tiny"])
+    assert [one.name for one in series.members] == ["step0", "step10", "step20"]
+    assert [[one.name for one in group] for group in series.identical(series.members)] == [
+        ["step0", "step20"]
+    ]
+    assert hub.sent.total() == 0
+
+
+def test_a_transfer_that_breaks_off_goes_on_where_it_did(hub: Hub, tmp_path: Path) -> None:
+    tensors = revision(hub, "step10", 0)
+    hub.break_after["step10"] = 40_000
+    series = find_series(["lab/tiny"])
+    checkpoint = open_checkpoint(series.bring(series.members[0], LOWER, tmp_path / "here"))
+    assert hub.broken["step10"] == 3
+    assert all(torch.equal(checkpoint.read(name), tensors[name]) for name in checkpoint.entries)
+    size = series.to_fetch(series.members[0], LOWER)
+    assert sent(hub, ".safetensors") <= size + 33_000
+
+
+def test_too_many_requests_and_a_slow_answer_are_waited_for(hub: Hub, tmp_path: Path) -> None:
+    revision(hub, "step10", 0)
+    series = find_series(["lab/tiny"])
+    hub.refuse["step10"], hub.slow["step10"] = 1, 0.3
+    assert open_checkpoint(series.bring(series.members[0], LOWER, tmp_path / "here")).entries
+
+
+def test_a_revision_that_is_missing_is_named_and_the_others_stay(hub: Hub) -> None:
+    revision(hub, "step10", 0)
+    hub.missing = {"step20"}
+    series = find_series(["lab/tiny"])
+    assert [one.name for one in series.members] == ["step10"]
+    (note,) = series.notes
+    assert note.lost
+    assert note.member == "step20"
+    assert "no revision" in note.text
+
+
+def test_a_wrong_name_and_a_private_model(hub: Hub) -> None:
+    with pytest.raises(InputError, match="neither a path here nor a model"):
+        find_series(["lab/nothing"])
+    hub.private = {"lab/secret"}
+    with pytest.raises(JomaError, match="auth login"):
+        find_series(["lab/secret"])
+
+
+def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(JomaError, match="the hub cannot be reached"):
+        find_series(["lab/tiny"])
+
+
+def test_no_room(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    revision(hub, "step10", 0)
+    series = find_series(["lab/tiny"])
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(JomaError, match="room for 1,000"):
+        series.bring(series.members[0], LOWER, tmp_path / "here")
+
+
+def test_subfolders_of_the_main_revision(hub: Hub, tmp_path: Path) -> None:
+    revision(hub, "main", 0)
+    main = hub.model("lab/tiny") / "main"
+    for step in (100, 20):
+        (main / f"step-{step:04d}").mkdir()
+        shutil.copy(main / "config.json", main / f"step-{step:04d}")
+        shutil.copy(main / "model.safetensors", main / f"step-{step:04d}")
+    series = find_series(["lab/tiny"])
+    assert [one.name for one in series.members] == ["step-0020", "step-0100"]
+    assert open_checkpoint(series.bring(series.members[1], LOWER, tmp_path / "here")).entries
