@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
+from numpy.typing import NDArray
 
 from joma.reporting.figures import PALETTE, ink, panels
 
@@ -15,6 +20,8 @@ if TYPE_CHECKING:
 _LINES_SHOWN = 6
 _PANELS_IN_A_ROW = 3
 _TICKS = 12
+_VISIBLE = 0.15
+"""Share of a colour scale that the values must span, for their differences to be seen."""
 
 
 def draw_probe(tables: Mapping[str, pandas.DataFrame]) -> Figure:
@@ -56,9 +63,9 @@ def _heat_map(axes: Axes, table: pandas.DataFrame, metric: str, title: str, top:
 
 
 def _image(axes: Axes, grid: pandas.DataFrame, colours: str, low: float | None, high: float | None) -> None:
-    image = axes.imshow(
-        grid.to_numpy(float), aspect="auto", cmap=colours, vmin=low, vmax=high, interpolation="nearest"
-    )
+    values = grid.to_numpy(float)
+    low, high = _limits(values, low, high)
+    image = axes.imshow(values, aspect="auto", cmap=colours, vmin=low, vmax=high, interpolation="nearest")
     axes.grid(False)
     axes.figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02)
     step = max(1, -(-len(grid.index) // _TICKS))
@@ -67,6 +74,22 @@ def _image(axes: Axes, grid: pandas.DataFrame, colours: str, low: float | None, 
     axes.set_xticks(range(0, len(grid.columns), step), [str(head) for head in grid.columns[::step]])
     axes.set_xlabel("head")
     axes.set_ylabel("layer")
+
+
+def _limits(
+    values: NDArray[np.float64], low: float | None, high: float | None
+) -> tuple[float | None, float | None]:
+    """The wished limits, or the data's own where the colours would show no difference within these."""
+    known = values[np.isfinite(values)]
+    if low is None or not known.size:
+        return low, high
+    top = known.max() if high is None else high
+    if known.max() - known.min() >= _VISIBLE * (top - low):
+        return low, high
+    if low < 0:
+        widest = float(np.abs(known).max())
+        return (-widest, widest) if widest > 0 else (low, high)
+    return float(known.min()), float(known.max())
 
 
 def _attention_names(rows: pandas.DataFrame) -> pandas.Series:
@@ -90,8 +113,6 @@ def _by_position(axes: Axes, table: pandas.DataFrame) -> None:
     if rows.empty:
         _nothing(axes, "entropy was not measured")
         return
-    import numpy as np
-
     rows = rows.assign(row=_attention_names(rows), seen=(rows["position"] + rows["position_end"] + 1) / 2)
     layers = list(rows["row"].unique())[:: max(1, -(-rows["row"].nunique() // _LINES_SHOWN))]
     for number, layer in enumerate(layers):
@@ -105,10 +126,8 @@ def _by_position(axes: Axes, table: pandas.DataFrame) -> None:
     axes.legend(loc="upper left")
 
 
-def _shade(number: int, total: int) -> Any:
-    import matplotlib as mpl
-
-    return mpl.colormaps["viridis"](0.1 + 0.75 * number / max(1, total - 1))
+def _shade(number: int, total: int) -> tuple[float, float, float, float]:
+    return mpl.colormaps["viridis"](0.25 + 0.65 * number / max(1, total - 1))
 
 
 def _rank_profile(axes: Axes, table: pandas.DataFrame) -> None:
@@ -122,6 +141,7 @@ def _rank_profile(axes: Axes, table: pandas.DataFrame) -> None:
         axes.plot(layers, mean, "o-", ms=3, color=PALETTE[number % len(PALETTE)], label=label)
     axes.set_yscale("log")
     _plain_numbers(axes)
+    _whole_layers(axes)
     axes.set_xlabel("layer")
     axes.set_ylabel("|W|$_F^2$ / $\\sigma_1^2$")
     axes.legend()
@@ -147,11 +167,11 @@ def _coherence_profile(axes: Axes, table: pandas.DataFrame) -> None:
             number += 1
     if len(within):
         axes.axhline(within["random"].iloc[0], color=ink(), lw=1, ls=":", label="random directions")
-    axes.set_ylim(0, 1.3)  # room for the legend above what can be
-    axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    axes.set_ylim(0, 1.03)
+    _whole_layers(axes)
     axes.set_xlabel("layer (its input)")
     axes.set_ylabel("mean |cos|")
-    axes.legend(fontsize=7.5, ncols=2, loc="upper center")
+    axes.legend(fontsize=7.5, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
 
 def _joint_dynamics(axes: Axes, table: pandas.DataFrame) -> None:
@@ -167,10 +187,13 @@ def _joint_dynamics(axes: Axes, table: pandas.DataFrame) -> None:
     _image(axes, grid, "RdBu_r", -1.0, 1.0)
 
 
+def _whole_layers(axes: Axes) -> None:
+    """Layers have whole numbers."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
 def _plain_numbers(axes: Axes) -> None:
     """20, 50, 100 on a logarithmic axis that spans little more than a decade."""
-    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
-
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(ScalarFormatter())
     axes.yaxis.set_minor_formatter(NullFormatter())
