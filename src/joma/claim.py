@@ -71,6 +71,14 @@ class Claim:
         }
 
 
+class Stated(TypedDict):
+    """What is stated and where, before it is judged: `judge(..., **stated)`, `not_tested(**stated, ...)`."""
+
+    id: str
+    source: str
+    statement: str
+
+
 def judge(
     holds: bool,
     *,

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from joma.errors import InputError
-from joma.experiments.latent_depth import LatentDepth, bayes_probabilities, trees
+from joma.experiments.latent_depth import LatentDepth
+from joma.experiments.latent_depth.run import bayes_probabilities, trees
 from joma.experiments.trees import enumerate_states
 from joma.progress import Progress
 from joma.reporting.figures import style

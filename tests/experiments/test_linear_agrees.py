@@ -14,9 +14,8 @@ from joma.experiments.linear_agrees import (
     NORMALISED,
     PLAIN,
     LinearAgrees,
-    _block_logits,
-    _integral_residual,
 )
+from joma.experiments.linear_agrees.run import block_logits, integral_residual
 from joma.progress import Progress
 from joma.reporting.figures import style
 
@@ -44,7 +43,7 @@ def test_block_and_plain_yz_are_one_flow_for_any_data(seed: int) -> None:
     data, times = random_data(seed), np.array([0.0, 1.0, 10.0, 100.0])
     plain = token_flow(data, eta_y=1.0, eta_z=0.5, times=times, normalised=False)
     normalised = token_flow(data, eta_y=1.0, eta_z=0.5, times=times)
-    block = _block_logits(data, 0.5, times)
+    block = block_logits(data, 0.5, times)
     assert block == pytest.approx(plain.logits[:, 0], abs=1e-7)
     assert np.abs(block - normalised.logits[:, 0]).max() > 1e-2
 
@@ -53,8 +52,8 @@ def test_block_and_plain_yz_are_one_flow_for_any_data(seed: int) -> None:
 def test_integral_holds_for_any_data_and_needs_its_correction(normalised: bool) -> None:
     data = random_data(9)
     flow = token_flow(data, eta_y=1.0, eta_z=0.5, times=[0.0, 3.0, 30.0], normalised=normalised)
-    assert _integral_residual(flow) < 1e-12
-    assert _integral_residual(flow, corrected=False) > 0.1
+    assert integral_residual(flow) < 1e-12
+    assert integral_residual(flow, corrected=False) > 0.1
 
 
 def test_tables(tables) -> None:

@@ -9,7 +9,8 @@ import torch
 
 from joma.data.next_token import graded_tokens
 from joma.errors import InputError
-from joma.experiments.snap_fig6 import SnapFig6, authors_classes, authors_start
+from joma.experiments.snap_fig6 import SnapFig6
+from joma.experiments.snap_fig6.authors import authors_classes, authors_start
 from joma.progress import Progress
 from joma.reporting.figures import style
 

@@ -9,7 +9,8 @@ import pytest
 from joma.data.next_token import graded_tokens
 from joma.dynamics.token_flow import token_flow
 from joma.errors import InputError
-from joma.experiments.snap_phases import RATIOS, SnapPhases, _drive, _start_constant
+from joma.experiments.snap_phases import SnapPhases
+from joma.experiments.snap_phases.run import RATIOS, drive, start_constant
 from joma.progress import Progress
 from joma.reporting.figures import style
 
@@ -53,7 +54,7 @@ def test_start_constant_gives_the_first_curvature_of_the_gain() -> None:
     data = graded_tokens(next_per_last=3, common=1, distinct=4, common_weight=2.0)
     time = 1e-3
     flow = token_flow(data, eta_y=2.0, eta_z=0.7, times=[0.0, time])
-    law = 2.0 * 0.7 * time**2 / (2 * data.classes * _start_constant(data))
+    law = 2.0 * 0.7 * time**2 / (2 * data.classes * start_constant(data))
     assert flow.gain[-1] == pytest.approx(np.full(3, law), rel=1e-3)
 
 
@@ -63,7 +64,7 @@ def test_drive_is_the_same_for_every_distinct_token_where_theorem_1_holds() -> N
     state = flow.at(2)
     own = np.flatnonzero(data.distinct[0])
     xi = data.prior[0] * state.attention[0, own] / state.features[0, own] ** 2
-    assert xi == pytest.approx(np.full(3, _drive(flow)[2]), rel=1e-6)
+    assert xi == pytest.approx(np.full(3, drive(flow)[2]), rel=1e-6)
 
 
 def test_theorem_3_is_the_better_the_larger_the_ratio(tables) -> None:

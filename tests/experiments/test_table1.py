@@ -12,6 +12,7 @@ from joma.errors import InputError
 from joma.experiments.table1 import CELL, Table1
 from joma.experiments.table1.paper import paper_table
 from joma.experiments.table1.readings import OPTIONS, PLAIN, Measurement, plain, summary
+from joma.experiments.table1.run import pays_together
 from joma.models.hierarchy import HierarchyNetwork
 from joma.progress import Progress
 from joma.reporting.figures import style
@@ -104,9 +105,9 @@ def test_same_settings_same_tables(tables: dict[str, pd.DataFrame], monkeypatch:
 def test_seeds_trained_together_are_the_seeds_trained_alone(
     tables: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert all(Table1(**SMALL)._pays_together(cell) for cell in Table1(**SMALL).cells())
-    assert not any(Table1(width=256)._pays_together(cell) for cell in Table1(width=256).cells())
-    monkeypatch.setattr(Table1, "_pays_together", lambda self, cell: False)
+    assert all(pays_together(Table1(**SMALL), cell) for cell in Table1(**SMALL).cells())
+    assert not any(pays_together(Table1(width=256), cell) for cell in Table1(width=256).cells())
+    monkeypatch.setattr("joma.experiments.table1.run.pays_together", lambda settings, cell: False)
     monkeypatch.setattr("joma.progress.usable_cores", lambda: 1)
     alone = Table1(**SMALL).run(Progress(quiet=True))["alignment"]
     keys = ["run", "seed", "step", "layer", "metric"]

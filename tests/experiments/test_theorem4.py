@@ -6,6 +6,7 @@ import pytest
 
 from joma.errors import InputError
 from joma.experiments.theorem4 import Theorem4
+from joma.experiments.theorem4.run import deviation
 from joma.progress import Progress
 from joma.reporting.figures import style
 
@@ -41,7 +42,7 @@ def test_a_wrong_law_would_be_seen(tables):
 def test_deviation_agrees_with_golden(golden):
     """Lambda at delta_k = .1 for mu = (3, 2), from the table's own curve."""
     entry = golden("thm4_ratio_.1")
-    table = Theorem4(critical_points=(3.0, 2.0))._deviation()
+    table = deviation(Theorem4(critical_points=(3.0, 2.0)))
     curve = table[table["metric"] == "Lambda"]
     found = np.interp(np.log(10), curve["log_inverse_delta_k"], curve["value"])
     assert found == pytest.approx(entry["expected"][1], rel=0.01)

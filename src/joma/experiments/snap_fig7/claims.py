@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pandas
+import pandas as pd
 
-    from joma.claim import Claim
+from joma.claim import Claim, judge
+from joma.experiments.snap_fig7 import SnapFig7
 
 LEAST_FALL = 0.3
 """Nats by which the entropy of attention must fall to be called sparser."""
 
 
-def judge_all(tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
+def claims(settings: SnapFig7, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """Sparsity in the lowest layer, its course, and what it is made of."""
     curves = tables["curves"]
     ends = _starts_and_ends(curves[curves["layer"].fillna(0) == 0])
@@ -26,7 +25,7 @@ def judge_all(tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
     return [*claims, _keeps_falling(curves, steps), _common_suppressed(ends), _on_the_diagonal(ends)]
 
 
-def _starts_and_ends(curves: pandas.DataFrame) -> pandas.DataFrame:
+def _starts_and_ends(curves: pd.DataFrame) -> pd.DataFrame:
     """One row per run: each measure of the lowest layer at the first and at the last step."""
     wide = curves.pivot_table(index=["run", "depth", "text", "step"], columns="metric", values="value")
     by_run = wide.groupby(["run", "depth", "text"], sort=True)
@@ -34,9 +33,7 @@ def _starts_and_ends(curves: pandas.DataFrame) -> pandas.DataFrame:
     return first.add_suffix("_start").join(last.add_suffix("_end")).reset_index()
 
 
-def _becomes_sparse(depth: int, ends: pandas.DataFrame) -> Claim:
-    from joma.claim import judge
-
+def _becomes_sparse(depth: int, ends: pd.DataFrame) -> Claim:
     real = ends[ends["text"] == "real"]
     fall = real["attention_entropy_start"] - real["attention_entropy_end"]
     start_noise = float((real["uniform_entropy_start"] - real["attention_entropy_start"]).abs().max())
@@ -56,9 +53,7 @@ def _becomes_sparse(depth: int, ends: pandas.DataFrame) -> Claim:
     )
 
 
-def _because_of_order(depth: int, curves: pandas.DataFrame, steps: list[int]) -> Claim:
-    from joma.claim import judge
-
+def _because_of_order(depth: int, curves: pd.DataFrame, steps: list[int]) -> Claim:
     entropy = curves[
         (curves["metric"] == "attention_entropy") & (curves["layer"] == 0) & (curves["depth"] == depth)
     ]
@@ -81,9 +76,7 @@ def _because_of_order(depth: int, curves: pandas.DataFrame, steps: list[int]) ->
     )
 
 
-def _keeps_falling(curves: pandas.DataFrame, steps: list[int]) -> Claim:
-    from joma.claim import judge
-
+def _keeps_falling(curves: pd.DataFrame, steps: list[int]) -> Claim:
     entropy = curves[
         (curves["metric"] == "attention_entropy")
         & (curves["layer"] == 0)
@@ -105,9 +98,7 @@ def _keeps_falling(curves: pandas.DataFrame, steps: list[int]) -> Claim:
     )
 
 
-def _common_suppressed(ends: pandas.DataFrame) -> Claim:
-    from joma.claim import judge
-
+def _common_suppressed(ends: pd.DataFrame) -> Claim:
     real = ends[ends["text"] == "real"]
     worst = float(real["common_tokens_end"].max())
     null = float(real["common_tokens_start"].min())
@@ -127,9 +118,7 @@ def _common_suppressed(ends: pandas.DataFrame) -> Claim:
     )
 
 
-def _on_the_diagonal(ends: pandas.DataFrame) -> Claim:
-    from joma.claim import judge
-
+def _on_the_diagonal(ends: pd.DataFrame) -> Claim:
     real = ends[ends["text"] == "real"]
     own, uniform = float(real["own_token_end"].min()), float(real["uniform_own_token_end"].max())
     return judge(

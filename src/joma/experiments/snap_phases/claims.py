@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
 
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas
+import numpy as np
+import pandas as pd
 
-    from joma.claim import Claim
+from joma.claim import Claim, Stated, correct, judge, not_tested, within
+from joma.experiments.snap_phases import SnapPhases
 
 PREMISE = 100.0
 """What eta_Y much larger than eta_Z is taken to mean: at least this ratio."""
 
 
-def judge_all(tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
+def claims(settings: SnapPhases, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """Theorem 3, the two phases of Theorem 4, its hypothesis, and the remarks on the rates."""
     phases = tables["phases"].pivot_table(index=["eta_y", "eta_z"], columns="metric", values="value")
     laws = tables["laws"].pivot_table(
@@ -30,9 +30,7 @@ def judge_all(tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
     ]
 
 
-def _theorem_3_claims(laws: pandas.DataFrame, bounds: pandas.DataFrame) -> list[Claim]:
-    from joma.claim import judge, not_tested, within
-
+def _theorem_3_claims(laws: pd.DataFrame, bounds: pd.DataFrame) -> list[Claim]:
     error = laws["theorem 3, error"].groupby("rate_ratio").max()
     claims = [
         within(
@@ -60,7 +58,7 @@ def _theorem_3_claims(laws: pandas.DataFrame, bounds: pandas.DataFrame) -> list[
     ):
         ratio = values.index.get_level_values("rate_ratio")
         held, outside = values[ratio >= PREMISE], values[ratio < PREMISE]
-        label: dict[str, Any] = {"id": f"snap_phases.{name}", "source": source, "statement": statement}
+        label: Stated = {"id": f"snap_phases.{name}", "source": source, "statement": statement}
         if held.empty:
             reason = f"no random data set drew eta_Y/eta_Z of at least {PREMISE:g}; draw more"
             claims.append(not_tested(**label, reason=reason))
@@ -81,11 +79,7 @@ def _theorem_3_claims(laws: pandas.DataFrame, bounds: pandas.DataFrame) -> list[
     return claims
 
 
-def _phase_claims(phases: pandas.DataFrame) -> list[Claim]:
-    import numpy as np
-
-    from joma.claim import correct, judge, not_tested
-
+def _phase_claims(phases: pd.DataFrame) -> list[Claim]:
     source = "Scan&Snap Thm 4"
     growth, onset = phases["slowing in ln ln t"], phases["slowing in ln t around the decoder time"]
     claims = [
@@ -113,7 +107,7 @@ def _phase_claims(phases: pandas.DataFrame) -> list[Claim]:
         ),
     ]
     late = growth[phases["decades since half the gain"] >= 3]
-    label: dict[str, Any] = {
+    label: Stated = {
         "id": "snap_phases.frozen",
         "source": source,
         "statement": "Where half the gain lies three decades back, B grows no faster than ln ln t.",
@@ -153,20 +147,15 @@ def _phase_claims(phases: pandas.DataFrame) -> list[Claim]:
     return claims
 
 
-def _ratio(phases: pandas.DataFrame) -> np.ndarray:
+def _ratio(phases: pd.DataFrame) -> np.ndarray:
     """eta_Y/eta_Z of each run, a hair up, so that 0.1/0.001 counts as 100."""
-    import numpy as np
-
     return np.array([y / z * (1 + 1e-9) for y, z in phases.index])
 
 
-def _rate_claims(phases: pandas.DataFrame) -> list[Claim]:
+def _rate_claims(phases: pd.DataFrame) -> list[Claim]:
     """The slides' remarks, between neighbours in one rate with the other fixed."""
-    from itertools import pairwise
 
-    from joma.claim import judge, not_tested
-
-    def steps(metric: str, rate: str, runs: pandas.DataFrame) -> list[float]:
+    def steps(metric: str, rate: str, runs: pd.DataFrame) -> list[float]:
         """The metric's ratios from each rate to the next above it."""
         other = "eta_z" if rate == "eta_y" else "eta_y"
         rows = [group.sort_index(level=rate)[metric].to_list() for _, group in runs.groupby(level=other)]
@@ -223,16 +212,12 @@ def _rate_claims(phases: pandas.DataFrame) -> list[Claim]:
     return claims
 
 
-def _hypothesis_claims(laws: pandas.DataFrame, phases: pandas.DataFrame) -> list[Claim]:
+def _hypothesis_claims(laws: pd.DataFrame, phases: pd.DataFrame) -> list[Claim]:
     """At the largest eta_Y/eta_Z, where Theorem 1's form is nearest to exact."""
-    import numpy as np
-
-    from joma.claim import correct, judge
-
     exponents, overlaps = laws["exponent of xi/gamma"], laws["exponent of the overlap"]
     form = phases["closed form over gain"]
 
-    def listed(values: pandas.Series) -> str:
+    def listed(values: pd.Series) -> str:
         return ", ".join(f"{v:.3g} (K {k}, weight {w:g})" for (k, w), v in values.items())
 
     return [

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import pandas
+import pandas as pd
 
-    from joma.claim import Claim
+from joma.claim import Claim, Stated, judge, not_tested
+from joma.experiments.snap_yz_layers import SnapYzLayers
 
 SOURCE = "Scan&Snap slides, more ongoing experiments"
 DEEP = 3
@@ -18,7 +17,7 @@ STANDARD_ERRORS = 3.0
 """A difference of two means counts from so many of its standard errors on."""
 
 
-def judge_all(tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
+def claims(settings: SnapYzLayers, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """The slides' sentences, each a difference of mean losses against its standard error."""
     losses = tables["losses"][tables["losses"]["chosen"]]
     compared = _Compared(losses)
@@ -35,7 +34,7 @@ def judge_all(tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
     ]
 
 
-def _late_falls(curves: pandas.DataFrame, losses: pandas.DataFrame) -> pandas.Series:
+def _late_falls(curves: pd.DataFrame, losses: pd.DataFrame) -> pd.Series:
     """Depth -> by how much the YZ model's loss still fell in the last interval between measurements."""
     runs = losses.loc[losses["model"] == "YZ", "run"]
     held_out = curves[curves["run"].isin(runs) & (curves["metric"] == "validation_loss")]
@@ -43,7 +42,7 @@ def _late_falls(curves: pandas.DataFrame, losses: pandas.DataFrame) -> pandas.Se
     return by_depth.groupby("depth").agg(lambda loss: loss.iloc[-2] - loss.iloc[-1] if len(loss) > 1 else 0.0)
 
 
-def _still_learning(late: pandas.Series, compared: _Compared, deep: pandas.Series) -> str:
+def _still_learning(late: pd.Series, compared: _Compared, deep: pd.Series) -> str:
     """Why these depths cannot be called worse yet; empty if they have been trained out."""
     falls = late.reindex(deep.index).max()
     if not falls > compared.chance:
@@ -57,7 +56,7 @@ def _still_learning(late: pandas.Series, compared: _Compared, deep: pandas.Serie
 class _Compared:
     """Mean losses by model and depth, and what a difference of two of them may be by chance."""
 
-    def __init__(self, losses: pandas.DataFrame) -> None:
+    def __init__(self, losses: pd.DataFrame) -> None:
         by_cell = losses.groupby(["model", "depth"])["loss"]
         self.mean, self.runs = by_cell.mean(), int(by_cell.size().min())
         freedom = len(losses) - len(self.mean)
@@ -73,7 +72,7 @@ class _Compared:
         """So many standard errors of a difference of two cells; NaN with one seed."""
         return float(STANDARD_ERRORS * self.deviation * (2 / self.runs) ** 0.5)
 
-    def of(self, model: str) -> pandas.Series:
+    def of(self, model: str) -> pd.Series:
         """Depth -> mean loss; empty if the model was not trained."""
         known = model in self.mean.index.get_level_values("model")
         return self.mean[model] if known else self.mean.iloc[:0].droplevel("model")
@@ -86,12 +85,8 @@ class _Compared:
         return "" if self.deviation == self.deviation else "one seed gives no standard error (setting seeds)"
 
 
-def _judged(
-    compared: _Compared, difference: pandas.Series, facts: dict[str, Any], *, sign: str = "above"
-) -> Claim:
+def _judged(compared: _Compared, difference: pd.Series, facts: Stated, *, sign: str = "above") -> Claim:
     """The smallest of ``difference`` over depths must be above chance (or the largest not above it)."""
-    from joma.claim import judge
-
     above = sign == "above"
     measured = float(difference.min() if above else difference.max())
     listed = ", ".join(f"{depth}: {value:+.3f}" for depth, value in difference.items())
@@ -108,10 +103,8 @@ def _judged(
     )
 
 
-def _works(compared: _Compared, baselines: pandas.Series) -> Claim:
-    from joma.claim import judge, not_tested
-
-    facts: dict[str, Any] = {
+def _works(compared: _Compared, baselines: pd.Series) -> Claim:
+    facts: Stated = {
         "id": "snap_yz_layers.works",
         "source": SOURCE,
         "statement": "The YZ parametrisation works on real text.",
@@ -131,10 +124,8 @@ def _works(compared: _Compared, baselines: pandas.Series) -> Claim:
     )
 
 
-def _works_in_layers(compared: _Compared, baselines: pandas.Series, late: pandas.Series) -> Claim:
-    from joma.claim import judge, not_tested
-
-    facts: dict[str, Any] = {
+def _works_in_layers(compared: _Compared, baselines: pd.Series, late: pd.Series) -> Claim:
+    facts: Stated = {
         "id": "snap_yz_layers.works_in_layers",
         "source": SOURCE,
         "statement": f"It works even in several layers (2 to {DEEP}).",
@@ -159,10 +150,8 @@ def _works_in_layers(compared: _Compared, baselines: pandas.Series, late: pandas
     )
 
 
-def _drops(compared: _Compared, losses: pandas.DataFrame, late: pandas.Series) -> Claim:
-    from joma.claim import not_tested
-
-    facts: dict[str, Any] = {
+def _drops(compared: _Compared, losses: pd.DataFrame, late: pd.Series) -> Claim:
+    facts: Stated = {
         "id": "snap_yz_layers.drops",
         "source": SOURCE,
         "statement": f"Performance drops if more than {DEEP} layers are stacked.",
@@ -192,9 +181,7 @@ def _start_is_not_why(compared: _Compared) -> list[Claim]:
     """Only where the start from identity was trained: not a sentence of the slides, but its cause."""
     if compared.of("YZ, identity start").empty:
         return []
-    from joma.claim import not_tested
-
-    facts: dict[str, Any] = {
+    facts: Stated = {
         "id": "snap_yz_layers.start",
         "source": "why performance drops (not in the slides)",
         "statement": "Deep YZ models are worse because of their random start: from identity they are better.",
@@ -208,9 +195,7 @@ def _start_is_not_why(compared: _Compared) -> list[Claim]:
 
 
 def _residual(compared: _Compared) -> Claim:
-    from joma.claim import not_tested
-
-    facts: dict[str, Any] = {
+    facts: Stated = {
         "id": "snap_yz_layers.residual",
         "source": SOURCE,
         "statement": "The residual connection is important: without it the loss is higher, at every depth.",
@@ -221,9 +206,7 @@ def _residual(compared: _Compared) -> Claim:
 
 
 def _above_decoder(compared: _Compared) -> Claim:
-    from joma.claim import not_tested
-
-    facts: dict[str, Any] = {
+    facts: Stated = {
         "id": "snap_yz_layers.above_decoder",
         "source": SOURCE,
         "statement": "Its perplexity is higher than the ordinary transformer's, at every depth.",
@@ -234,9 +217,7 @@ def _above_decoder(compared: _Compared) -> Claim:
 
 
 def _low_rank(compared: _Compared) -> Claim:
-    from joma.claim import not_tested
-
-    facts: dict[str, Any] = {
+    facts: Stated = {
         "id": "snap_yz_layers.embedding",
         "source": SOURCE,
         "statement": "The embedding is what the YZ model lacks: factors of low rank lower the loss.",

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from joma.errors import InputError
 from joma.experiments.base import Experiment
 from joma.runs.job import setting
-
-if TYPE_CHECKING:
-    import pandas
-    from matplotlib.figure import Figure
-
-    from joma.claim import Claim
-    from joma.progress import Progress
 
 CELL = ["classes", "children", "latents_s0", "latents_s1"]
 
@@ -71,7 +61,6 @@ class Table1(Experiment):
             "measure_every": 500,
         },
     }
-
     classes: tuple[int, ...] = setting((20,), "numbers of classes C", at_least=2)
     children: tuple[int, ...] = setting((2,), "members of each latent N_ch", at_least=1)
     bottom_latents: tuple[int, ...] = setting(
@@ -108,193 +97,3 @@ class Table1(Experiment):
         """(C, N_ch, N_0, N_1) of every cell."""
         pairs = list(zip(self.bottom_latents, self.top_latents, strict=True))
         return [(c, n, low, high) for c in self.classes for n in self.children for low, high in pairs]
-
-    def run(self, progress: Progress) -> dict[str, pandas.DataFrame]:
-        """Tables ``alignment``, ``cells`` (means over seeds), ``readings``, ``readings_along``, ``paper``."""
-        import pandas as pd
-
-        from joma.experiments.table1.paper import paper_table
-        from joma.experiments.table1.readings import COLUMNS, summary
-
-        runs: dict[str, Any] = {}
-        seeds = tuple(range(self.seed, self.seed + self.seeds))
-        for some in [seeds, *((seed,) for seed in seeds)]:
-            for cell in self.cells():
-                if self._pays_together(cell) != (some == seeds) and len(seeds) > 1:
-                    continue
-                for seed in some:
-                    _hierarchy(self, cell, seed)  # a cell that cannot be drawn is an error before training
-                name = _cell_name(cell) + "-seed-" + "-".join(map(str, sorted({some[0], some[-1]})))
-                runs[name] = functools.partial(_train, self, cell, some, name)
-        tables = progress.parts(runs)
-        everything = pd.concat([tables[name] for name in runs], ignore_index=True)
-        is_reading = everything["level"].notna()
-        alignment = everything[~is_reading].drop(columns=COLUMNS).reset_index(drop=True)
-        along = everything[is_reading].infer_objects().reset_index(drop=True)
-        ends = alignment[alignment["step"].isin([0, self.steps])]
-        cells = (
-            ends.groupby([*CELL, "step", "layer", "metric", "unit"], dropna=False)["value"]
-            .agg(value="mean", deviation="std", seeds="count")
-            .reset_index()
-        )
-        paper = paper_table()
-        return {
-            "alignment": alignment,
-            "cells": cells,
-            "readings": summary(along, CELL, self.steps, paper),
-            "readings_along": along,
-            "paper": paper,
-        }
-
-    def draw(self, tables: Mapping[str, pandas.DataFrame]) -> Figure:
-        """NCorr along training for each level, and at its ends beside the nulls and the paper."""
-        from joma.experiments.table1.readings import plain
-        from joma.reporting.figures import PALETTE, ink, panels
-
-        alignment, paper, along = tables["alignment"], tables["paper"], tables["readings_along"]
-        absolute = along[plain(along, sign="absolute")]
-        figure, axes = panels(1, 2, width=5.0, height=3.6, sharey=True)
-        for axis, layer in zip(axes[0], (0, 1), strict=True):
-            part = alignment[(alignment["layer"] == layer) & alignment["metric"].isin(["NCorr", "shuffled"])]
-            for colour, (cell, of_cell) in zip(PALETTE * 9, part.groupby(CELL), strict=False):
-                curves = of_cell.pivot_table(index="step", columns=["metric", "seed"], values="value")
-                axis.plot(curves["NCorr"], color=colour, lw=0.7, alpha=0.4)
-                label = f"C={cell[0]}, {cell[1]} children, {cell[2:]}"
-                axis.plot(curves["NCorr"].mean(axis=1), color=colour, label=label)
-                axis.plot(curves["shuffled"].mean(axis=1), color=colour, ls=":", lw=1.1)
-                either = absolute[(absolute["layer"] == layer) & (absolute[CELL] == list(cell)).all(axis=1)]
-                axis.plot(either.groupby("step")["value"].mean(), color=colour, ls="--", lw=1.1)
-                theirs = paper[(paper["layer"] == layer) & (paper[CELL] == list(cell)).all(axis=1)]
-                axis.errorbar(
-                    [self.steps * 1.02] * len(theirs),
-                    theirs["value"],
-                    theirs["deviation"],
-                    fmt="o",
-                    ms=4,
-                    mfc="none",
-                    color=colour,
-                )
-            axis.plot([], [], "--", color=ink(), label="largest absolute correlation")
-            axis.plot([], [], ":", color=ink(), label="classes shuffled")
-            axis.set_title(f"layer {layer} against the latents of s = {layer}")
-            axis.set_xlabel("minibatch (0: untrained)")
-            axis.set_ylim(0, 1.03)
-        axes[0, 0].set_ylabel("NCorr (mean over latents)")
-        axes[0, 0].legend(loc="lower left", fontsize=7.5)
-        figure.suptitle(
-            f"d = {self.width}, learning rate {self.learning_rate:g}, "
-            + ("one seed" if self.seeds == 1 else f"{self.seeds} seeds (thin), mean (thick)")
-            + ("; circles: the paper at d = 1024, 10,000 steps" if len(paper) else ""),
-            fontsize=9.5,
-        )
-        return figure
-
-    def claims(self, tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
-        """What Table 1 and its text say, each beside the untrained network."""
-        from joma.experiments.table1 import claims as judged
-
-        ends = judged.Ends(tables["alignment"], self.steps)
-        return [
-            judged.bottom_high(ends),
-            judged.learned(ends, 0),
-            judged.learned(ends, 1),
-            judged.bottom_above_top(ends),
-            judged.above_shuffled(ends),
-            judged.falls_when_complex(ends),
-            judged.peaks_early(tables["alignment"]),
-            judged.agrees_with_paper(ends, tables["paper"], full_scale=self._is_full_scale()),
-            judged.some_reading_agrees(tables["readings"], full_scale=self._is_full_scale()),
-        ]
-
-    def _pays_together(self, cell: tuple[int, int, int, int]) -> bool:
-        """Whether all seeds train in one process: measured on a CPU core (benchmarks/bench_table1.py)."""
-        positions = cell[1] ** 3 + 1
-        return self.width <= 128 and cell[0] * positions <= 300
-
-    def _is_full_scale(self) -> bool:
-        return self.width == 1024 and self.steps >= 10_000
-
-
-def _hierarchy(experiment: Table1, cell: tuple[int, int, int, int], seed: int) -> Any:
-    import numpy as np
-
-    from joma.data.hierarchy import draw_hierarchy
-
-    classes, children, bottom, top = cell
-    return draw_hierarchy(
-        classes=classes,
-        latents=(bottom, top),
-        children=children,
-        vocabulary_size=experiment.vocabulary_size,
-        length=experiment.length,
-        random=np.random.default_rng([seed, *cell]),
-    )
-
-
-def _cell_name(cell: tuple[int, int, int, int]) -> str:
-    return "classes-{}-children-{}-latents-{}-{}".format(*cell)
-
-
-def _train(
-    experiment: Table1, cell: tuple[int, int, int, int], seeds: tuple[int, ...], name: str, progress: Progress
-) -> pandas.DataFrame:
-    """Train the networks of some seeds of a cell: together, if there are several."""
-    import torch
-
-    from joma.experiments.table1.readings import COLUMNS, Measurement
-    from joma.models.hierarchy import HierarchyNetwork
-    from joma.training.distinct import DistinctRecipe, train_distinct, train_together
-    from joma.training.loop import reproducible
-
-    measurements, networks = [], []
-    for seed in seeds:
-        drawn = _hierarchy(experiment, cell, seed)
-        measurements.append(
-            Measurement(
-                drawn=drawn,
-                tokens=torch.from_numpy(drawn.sequences()),
-                batch=experiment.batch,
-                test=experiment.test,
-                permutations=experiment.permutations,
-            )
-        )
-        with reproducible(seed):
-            networks.append(
-                HierarchyNetwork(
-                    experiment.vocabulary_size,
-                    cell[0],
-                    layers=3,
-                    width=experiment.width,
-                    heads=experiment.heads,
-                    causal=experiment.causal,
-                )
-            )
-    recipe = DistinctRecipe(
-        steps=experiment.steps,
-        learning_rate=experiment.learning_rate,
-        weight_decay=experiment.weight_decay,
-        batch=experiment.batch,
-        seed=seeds[0],
-    )
-
-    def measure(number: int, network: HierarchyNetwork, step: int) -> list[dict[str, Any]]:
-        return [row | {"seed": seeds[number]} for row in measurements[number](network, step)]
-
-    where: dict[str, Any] = {
-        "measure_at": frozenset({*range(0, experiment.steps, experiment.measure_every), experiment.steps}),
-        "progress": progress,
-        "label": f"table1: {name}",
-        "checkpoints": progress.checkpoint_folder(name),
-    }
-
-    tokens, padding = [m.tokens for m in measurements], experiment.vocabulary_size
-    with reproducible(seeds[0]):
-        if len(seeds) == 1:
-            alone = functools.partial(measure, 0)
-            rows = train_distinct(networks[0], tokens[0], padding, recipe, measure=alone, **where)
-        else:
-            rows = train_together(networks, tokens, padding, recipe, seeds, measure=measure, **where)
-    identity = dict(zip(CELL, cell, strict=True))
-    columns = ["run", *CELL, "seed", "step", "layer", *COLUMNS, "metric", "value", "unit", "dtype"]
-    run = _cell_name(cell) + "-seed-" + rows["seed"].astype(str)
-    return rows.assign(run=run, dtype="float32", **identity)[columns]

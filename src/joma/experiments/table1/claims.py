@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
 
-if TYPE_CHECKING:
-    import pandas
+import pandas as pd
+from scipy.stats import ttest_1samp
 
-    from joma.claim import Claim
+from joma.claim import Claim, Stated, judge, not_tested
+from joma.experiments.table1 import CELL, Table1
+from joma.experiments.table1.readings import OPTIONS, plain
 
-CELL = ["classes", "children", "latents_s0", "latents_s1"]
 HIGH = 0.9
 SIGNIFICANT = 0.05
 SOURCE = "JoMA Table 1, Sec. 6"
@@ -17,28 +18,46 @@ QUOTED = "for C = 20, N_ch = 2, (10, 20) the paper has 0.99 +- 0.01 at s = 0 and
 UNTRAINED = "the untrained network"
 
 
+def claims(settings: Table1, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+    """What Table 1 and its text say, each beside the untrained network."""
+    ends = Ends(tables["alignment"], settings.steps)
+    return [
+        _bottom_high(ends),
+        _learned(ends, 0),
+        _learned(ends, 1),
+        _bottom_above_top(ends),
+        _above_shuffled(ends),
+        _falls_when_complex(ends),
+        _peaks_early(tables["alignment"]),
+        _agrees_with_paper(ends, tables["paper"], full_scale=_is_full_scale(settings)),
+        _some_reading_agrees(tables["readings"], full_scale=_is_full_scale(settings)),
+    ]
+
+
+def _is_full_scale(settings: Table1) -> bool:
+    return settings.width == 1024 and settings.steps >= 10_000
+
+
 class Ends:
     """Values at the first and the last step, one number per run, indexed by cell and seed."""
 
-    def __init__(self, alignment: pandas.DataFrame, steps: int) -> None:
+    def __init__(self, alignment: pd.DataFrame, steps: int) -> None:
         self.alignment = alignment
         self.steps = steps
 
-    def of(self, layer: int, *, trained: bool, metric: str = "NCorr") -> pandas.Series:
+    def of(self, layer: int, *, trained: bool, metric: str = "NCorr") -> pd.Series:
         """``metric`` of ``layer``, after training or before."""
         table = self.alignment
         step = self.steps if trained else 0
         chosen = table[(table["layer"] == layer) & (table["metric"] == metric) & (table["step"] == step)]
         return chosen.set_index([*CELL, "seed"])["value"].sort_index()
 
-    def cell_means(self, layer: int, *, trained: bool) -> pandas.Series:
+    def cell_means(self, layer: int, *, trained: bool) -> pd.Series:
         """Mean over seeds of NCorr, by cell."""
         return self.of(layer, trained=trained).groupby(CELL).mean()
 
 
-def bottom_high(ends: Ends) -> Claim:
-    from joma.claim import judge
-
+def _bottom_high(ends: Ends) -> Claim:
     trained, untrained = ends.cell_means(0, trained=True), ends.cell_means(0, trained=False)
     return judge(
         bool(trained.min() >= HIGH),
@@ -54,18 +73,14 @@ def bottom_high(ends: Ends) -> Claim:
     )
 
 
-def learned(ends: Ends, layer: int) -> Claim:
+def _learned(ends: Ends, layer: int) -> Claim:
     """Training raises NCorr, and by more than it raises what shuffled classes give.
 
     Trained neurons are more alike to indicators of any set of classes, so the shuffled NCorr rises too.
     """
-    from scipy.stats import ttest_1samp
-
-    from joma.claim import judge, not_tested
-
     trained, untrained = ends.of(layer, trained=True), ends.of(layer, trained=False)
     gain = trained - untrained
-    facts: dict[str, Any] = {
+    facts: Stated = {
         "id": f"table1.learned_s{layer}",
         "source": SOURCE + " (implied: 'in the learned models')",
         "statement": f"the alignment of layer {layer} with the latents of s = {layer} is learned",
@@ -94,9 +109,7 @@ def learned(ends: Ends, layer: int) -> Claim:
     )
 
 
-def bottom_above_top(ends: Ends) -> Claim:
-    from joma.claim import judge
-
+def _bottom_above_top(ends: Ends) -> Claim:
     gap = ends.cell_means(0, trained=True) - ends.cell_means(1, trained=True)
     before = ends.cell_means(0, trained=False) - ends.cell_means(1, trained=False)
     return judge(
@@ -113,9 +126,7 @@ def bottom_above_top(ends: Ends) -> Claim:
     )
 
 
-def above_shuffled(ends: Ends) -> Claim:
-    from joma.claim import judge
-
+def _above_shuffled(ends: Ends) -> Claim:
     excess = ends.of(1, trained=True) - ends.of(1, trained=True, metric="shuffled, 95 %")
     before = ends.of(1, trained=False) - ends.of(1, trained=False, metric="shuffled, 95 %")
     return judge(
@@ -133,10 +144,8 @@ def above_shuffled(ends: Ends) -> Claim:
     )
 
 
-def falls_when_complex(ends: Ends) -> Claim:
-    from joma.claim import judge, not_tested
-
-    facts: dict[str, Any] = {
+def _falls_when_complex(ends: Ends) -> Claim:
+    facts: Stated = {
         "id": "table1.complexity",
         "source": SOURCE,
         "statement": "with more latents per level the correlation goes down a bit",
@@ -164,11 +173,9 @@ def falls_when_complex(ends: Ends) -> Claim:
     )
 
 
-def peaks_early(alignment: pandas.DataFrame) -> Claim:
+def _peaks_early(alignment: pd.DataFrame) -> Claim:
     """Not in the paper: what a number at the end of training hides."""
-    from joma.claim import judge, not_tested
-
-    facts: dict[str, Any] = {
+    facts: Stated = {
         "id": "table1.peaks_early",
         "source": "not in the paper",
         "statement": "alignment at s = 1 peaks during training and has fallen at its end",
@@ -199,10 +206,8 @@ def peaks_early(alignment: pandas.DataFrame) -> Claim:
     )
 
 
-def agrees_with_paper(ends: Ends, paper: pandas.DataFrame, *, full_scale: bool) -> Claim:
-    from joma.claim import judge, not_tested
-
-    facts: dict[str, Any] = {
+def _agrees_with_paper(ends: Ends, paper: pd.DataFrame, *, full_scale: bool) -> Claim:
+    facts: Stated = {
         "id": "table1.paper",
         "source": "JoMA Table 1",
         "statement": "the correlations of Table 1, each mean +- deviation over 5 seeds",
@@ -235,12 +240,9 @@ def agrees_with_paper(ends: Ends, paper: pandas.DataFrame, *, full_scale: bool) 
     )
 
 
-def some_reading_agrees(readings: pandas.DataFrame, *, full_scale: bool) -> Claim:
+def _some_reading_agrees(readings: pd.DataFrame, *, full_scale: bool) -> Claim:
     """Not in the paper: whether the choice of what its sentence leaves open explains its numbers."""
-    from joma.claim import judge, not_tested
-    from joma.experiments.table1.readings import OPTIONS, plain
-
-    facts: dict[str, Any] = {
+    facts: Stated = {
         "id": "table1.readings",
         "source": "JoMA Table 1, the readings of its sentence",
         "statement": "some reading of NCorr, the same in every cell, gives the numbers of s = 1",
@@ -275,6 +277,6 @@ def some_reading_agrees(readings: pandas.DataFrame, *, full_scale: bool) -> Clai
     )
 
 
-def _combined_deviation(theirs: Any, ours: Any) -> Any:
+def _combined_deviation(theirs: float | pd.Series, ours: float | pd.Series) -> float | pd.Series:
     """Table 1 prints two decimals: half a unit of the last, as a uniform error."""
     return (theirs**2 + ours**2 + 0.01**2 / 12) ** 0.5

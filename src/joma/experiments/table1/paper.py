@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import pandas
+import pandas as pd
 
 # (C, N_ch, N_0, N_1): NCorr at s = 0, its deviation, NCorr at s = 1, its deviation.
 PRINTED = {
@@ -24,10 +21,8 @@ PRINTED = {
 }
 
 
-def paper_table() -> pandas.DataFrame:
+def paper_table() -> pd.DataFrame:
     """Tidy: columns ``classes, children, latents_s0, latents_s1, layer, value, deviation``."""
-    import pandas as pd
-
     rows = [
         (*cell, layer, numbers[2 * layer], numbers[2 * layer + 1])
         for layer in (0, 1)

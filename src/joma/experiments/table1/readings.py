@@ -10,15 +10,18 @@ import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy
-    import pandas
-    from torch import Tensor
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
 
-    from joma.data.hierarchy import Hierarchy
-    from joma.models.hierarchy import HierarchyNetwork
+from joma.data.hierarchy import Hierarchy
+from joma.measures.alignment import latent_neuron_alignment
+from joma.models.hierarchy import HierarchyNetwork
+from joma.training.distinct import draw_counts, fold_padding
+from joma.training.loop import Rows
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "samples": ("classes", "batch", "test set"),
@@ -50,18 +53,12 @@ class Measurement:
     """Sequences in the reading ``test set``."""
     permutations: int
 
-    def __call__(self, network: HierarchyNetwork, step: int) -> list[dict[str, Any]]:
+    def __call__(self, network: HierarchyNetwork, step: int) -> Rows:
         """Loss (nats), accuracy, NCorr of layer s with level s and its shuffled null; and every reading.
 
         The rows of the readings are those with a ``level``: NCorr of the latents of each level with the
         neurons of each layer.
         """
-        import numpy as np
-        import torch
-
-        from joma.measures.alignment import latent_neuron_alignment
-        from joma.training.distinct import fold_padding
-
         device = next(network.parameters()).device
         folded = fold_padding(self.tokens, self.drawn.padding)
         seen: dict[int, Tensor] = {}
@@ -72,7 +69,7 @@ class Measurement:
         targets = torch.arange(len(self.tokens))
         loss = torch.nn.functional.cross_entropy(logits, targets).item()
         accuracy = (logits.argmax(1) == targets).float().mean().item()
-        rows: list[dict[str, Any]] = [
+        rows: Rows = [
             {"step": step, "layer": None, "metric": "loss", "value": loss, "unit": "nats"},
             {"step": step, "layer": None, "metric": "accuracy", "value": accuracy, "unit": "share"},
         ]
@@ -100,15 +97,9 @@ class Measurement:
         return rows
 
     def _readings(
-        self, latents: numpy.ndarray, activations: Tensor, is_padding: Tensor, step: int
+        self, latents: np.ndarray, activations: Tensor, is_padding: Tensor, step: int
     ) -> Iterator[tuple[dict[str, Any], float]]:
         """Every reading of one level's latents (C, N_s) by one layer's (C, positions, neurons)."""
-        import numpy as np
-        import torch
-
-        from joma.measures.alignment import latent_neuron_alignment
-        from joma.training.distinct import draw_counts
-
         generator = torch.Generator().manual_seed(step)
         counts = {
             "classes": np.ones(len(latents)),
@@ -128,9 +119,7 @@ class Measurement:
             yield reading, found.mean
 
 
-def summary(
-    along: pandas.DataFrame, cell: list[str], steps: int, paper: pandas.DataFrame
-) -> pandas.DataFrame:
+def summary(along: pd.DataFrame, cell: list[str], steps: int, paper: pd.DataFrame) -> pd.DataFrame:
     """One row per cell, level, layer and reading: means over seeds untrained, at the peak, at the end.
 
     ``peak`` is the largest mean over seeds at any step measured; ``paper`` the paper's number of that level.
@@ -150,7 +139,7 @@ def summary(
     return table.merge(theirs, on=[*cell, "level"], how="left")
 
 
-def plain(table: pandas.DataFrame, **other: Any) -> pandas.Series:
+def plain(table: pd.DataFrame, **other: Any) -> pd.Series:
     """Which rows are the paper's own reading (layer s for level s), with some options replaced."""
     wanted: Mapping[str, Any] = PLAIN | other
     chosen = [table[name] == value for name, value in wanted.items()]
