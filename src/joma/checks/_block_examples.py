@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -15,7 +15,16 @@ from joma.theory.block import Activity, Block, CrossEntropyGradient, Embeddings
 
 SAMPLES, TOKENS, UNITS = 6, 5, 4
 TIMES = np.linspace(0.0, 2.0, 9)
-UNEQUAL: dict[str, Any] = {"weight_rate": 2.0, "attention_rate": 0.3}
+
+
+class Rates(TypedDict):
+    """Learning rates of the weights and of the attention."""
+
+    weight_rate: float
+    attention_rate: float
+
+
+UNEQUAL: Rates = {"weight_rate": 2.0, "attention_rate": 0.3}
 
 
 class Wave:

@@ -10,25 +10,13 @@ from joma.claim import Claim, correct, within
 from joma.dynamics import block_flow
 from joma.theory.activation import activation
 from joma.theory.attention import ATTENTION_KINDS, Array, Attention
-from joma.theory.block import (
-    Block,
-    CrossEntropyGradient,
-    Embeddings,
-    superpose_patterns,
-    weights_from_parts,
-)
+from joma.theory.block import Block, CrossEntropyGradient, Embeddings, superpose_patterns, weights_from_parts
 
 SAMPLES, TOKENS, UNITS = 6, 5, 3
 
 
 def _block() -> list[Claim]:
-    return [
-        _gradients(),
-        _implicit_bias(),
-        _superposition(),
-        _backpropagated_gradient(),
-        _footnote(),
-    ]
+    return [_gradients(), _implicit_bias(), _superposition(), _backpropagated_gradient(), _footnote()]
 
 
 def _gradients() -> Claim:

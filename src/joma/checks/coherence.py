@@ -70,11 +70,7 @@ def _train(kind: AttentionKind, vectors: Array, *, moments: int = 800, start: fl
         attention_rate=0.8,
     )
     side = attention_side(
-        attention,
-        trajectory.logits,
-        correction=trajectory.correction,
-        weight_rate=1.4,
-        attention_rate=0.8,
+        attention, trajectory.logits, correction=trajectory.correction, weight_rate=1.4, attention_rate=0.8
     )
     return _Course(vectors, trajectory, side)
 

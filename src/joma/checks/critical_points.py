@@ -175,12 +175,7 @@ def _divergence() -> Claim:
             return _flow(Gaussian(), state, np.array([1.0, 0.0]), 1.0, r)
 
         path = solve_ivp(
-            rate,
-            (0.0, 400.0),
-            [0.4, 0.3, 0.0],
-            t_eval=[100.0, 200.0, 400.0],
-            rtol=1e-8,
-            atol=1e-10,
+            rate, (0.0, 400.0), [0.4, 0.3, 0.0], t_eval=[100.0, 200.0, 400.0], rtol=1e-8, atol=1e-10
         )
         norm = np.linalg.norm(path.y, axis=0)
         sizes.append(float(norm[-1]))

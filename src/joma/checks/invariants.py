@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -130,13 +129,13 @@ def _zero_start() -> list[Claim]:
     x, g = rng.dirichlet(np.ones(TOKENS), SAMPLES), rng.normal(size=(SAMPLES, 1))
     drive = (x * g).mean(axis=0)
     z0 = rng.normal(size=TOKENS)
-    zero: dict[str, Any] = {"weights": np.zeros((1, TOKENS + 1)), "times": TIMES}
-    flow = block_flow.solve(block, x, g, logits=z0, **zero, **UNEQUAL)
+    still = np.zeros((1, TOKENS + 1))
+    flow = block_flow.solve(block, x, g, weights=still, logits=z0, times=TIMES, **UNEQUAL)
     v, z = invariants.linear_attention_solution(
         TIMES, initial_logits=z0, drive=drive, temperature=1.3, **UNEQUAL
     )
     error = max(np.abs(flow.context_weights[:, 0] - v).max(), np.abs(flow.logits - z).max())
-    stuck = block_flow.solve(block, x, g, logits=np.zeros(TOKENS), **zero)
+    stuck = block_flow.solve(block, x, g, weights=still, logits=np.zeros(TOKENS), times=TIMES)
     motion = max(np.abs(stuck.context_weights).max(), np.abs(stuck.logits).max())
     return [
         judge(
@@ -215,7 +214,4 @@ def _first_order() -> Claim:
     )
 
 
-CHECKS: dict[str, Callable[[], list[Claim]]] = {
-    "theorem1": _theorem1,
-    "theorem1_softmax": theorem1_softmax,
-}
+CHECKS: dict[str, Callable[[], list[Claim]]] = {"theorem1": _theorem1, "theorem1_softmax": theorem1_softmax}

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 
 import numpy as np
+from scipy.integrate import solve_ivp
 
 from joma.claim import Claim, correct, judge, within
 from joma.dynamics import block_flow
@@ -190,13 +191,7 @@ def _beyond() -> list[Claim]:
     )
     time = 0.9 * anywhere.blow_up_time
     course = _flow(
-        x,
-        g,
-        np.array([0.0, time]),
-        weights=start,
-        logits=logits,
-        weight_rate=eta_w,
-        attention_rate=eta_z,
+        x, g, np.array([0.0, time]), weights=start, logits=logits, weight_rate=eta_w, attention_rate=eta_z
     )
     v = course.context_weights[1]
     claims.append(
@@ -261,8 +256,6 @@ def _softmax() -> list[Claim]:
 
 
 def _remark_flow(drive: Array, frequency: Array, time: float) -> Array:
-    from scipy.integrate import solve_ivp
-
     def velocity(_: float, v: Array) -> Array:
         gain = np.exp((v**2 - np.max(v**2)) / 2)
         return np.asarray(drive * gain / (frequency @ gain))
