@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +114,6 @@ def _distinct_sets(members: int, count: int, size: int, where: str, random: np.r
         )
     if count > available // 2:
         # Nearly all of them: list and choose, since drawing until new would hardly end.
-        from itertools import combinations
 
         everything = np.array(list(combinations(range(members), size)), dtype=np.int64)
         return everything[random.choice(available, size=count, replace=False)]

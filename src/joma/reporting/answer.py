@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from joma.claim import Claim, Verdict
-
-if TYPE_CHECKING:
-    from joma.runs.directory import Run
+from joma.runs.directory import Run
 
 _ABOUT_PAPERS: dict[Verdict, str] = {
     "holds": "holds",

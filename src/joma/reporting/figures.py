@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import matplotlib as mpl
 import numpy as np
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; black comes from the theme.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8c6d31")
@@ -41,9 +41,6 @@ _THEMES = {
 @contextmanager
 def style(theme: str = "light") -> Iterator[None]:
     """Draw in joma's style, in the theme ``light`` or ``dark``, while the context lasts."""
-    import matplotlib as mpl
-    from cycler import cycler
-
     ink, paper = _THEMES[theme]["ink"], _THEMES[theme]["paper"]
     colours: dict[str, Any] = {
         "axes.prop_cycle": cycler(color=list(PALETTE)),
@@ -71,16 +68,12 @@ def panels(
     ``Figure.subplots`` (``sharex``, ``sharey``). Call it inside ``draw``, which runs within
     :func:`style`; use no fixed black or white in a figure, so that both themes can show it.
     """
-    from matplotlib.figure import Figure as MatplotlibFigure
-
-    figure = MatplotlibFigure(figsize=(width * columns, height * rows))
+    figure = Figure(figsize=(width * columns, height * rows))
     return figure, figure.subplots(rows, columns, squeeze=False, **kwargs)
 
 
 def ink() -> str:
     """The theme's text colour, for lines that other plots would draw in black."""
-    import matplotlib as mpl
-
     return str(mpl.rcParams["text.color"])
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from joma.reporting.figures import PALETTE, ink
 from joma.reporting.neurons_page import Context, Neuron, Piece, neurons_of
-
-if TYPE_CHECKING:
-    import pandas
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _NEURONS, _PATTERNS, _CONTEXTS = 3, 2, 2
 _COLUMNS = 128
@@ -20,14 +21,12 @@ _FONT = 7.6
 _MOST_CHARACTERS = 100
 
 
-def draw_neurons(tables: Mapping[str, pandas.DataFrame]) -> Figure:
+def draw_neurons(tables: Mapping[str, pd.DataFrame]) -> Figure:
     """From the tables of :mod:`joma.probes.neurons.probe`; those named ``untrained_...`` are drawn beside."""
-    from matplotlib.figure import Figure as MatplotlibFigure
-
     shown = neurons_of(tables)[:_NEURONS]
     lines = [_lines(neuron) for neuron in shown]
     height = sum(len(text) for text in lines) * _FONT * 1.45 / 72 + 0.3
-    figure = MatplotlibFigure(figsize=(9.4, 3.1 + height))
+    figure = Figure(figsize=(9.4, 3.1 + height))
     scores, layers, words = figure.subplot_mosaic(
         [["scores", "layers"], ["words", "words"]], height_ratios=[3.1, max(height, 0.3)]
     ).values()
@@ -37,8 +36,7 @@ def draw_neurons(tables: Mapping[str, pandas.DataFrame]) -> Figure:
     return figure
 
 
-def _histogram(axes: Axes, tables: Mapping[str, pandas.DataFrame]) -> None:
-    import numpy as np
+def _histogram(axes: Axes, tables: Mapping[str, pd.DataFrame]) -> None:
 
     series = {
         "shuffled contexts": (tables["null"], ink(), ":"),
@@ -61,8 +59,7 @@ def _histogram(axes: Axes, tables: Mapping[str, pandas.DataFrame]) -> None:
     axes.legend()
 
 
-def _by_layer(axes: Axes, tables: Mapping[str, pandas.DataFrame]) -> None:
-    from matplotlib.ticker import MaxNLocator
+def _by_layer(axes: Axes, tables: Mapping[str, pd.DataFrame]) -> None:
 
     for prefix, label, colour, dashes in (
         ("", "neurons", PALETTE[0], "-"),

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import pandas
+import pandas as pd
 
 TABLES = ("neurons", "contexts", "context_tokens")
 """A run with these tables has such a part of its section."""
@@ -57,7 +56,7 @@ class Neuron:
     """Contexts in no pattern."""
 
 
-def neurons_of(tables: Mapping[str, pandas.DataFrame]) -> list[Neuron]:
+def neurons_of(tables: Mapping[str, pd.DataFrame]) -> list[Neuron]:
     """The neurons whose contexts the tables of :mod:`joma.probes.neurons.probe` hold; none without them."""
     if any(name not in tables for name in TABLES):
         return []
@@ -102,7 +101,7 @@ def _numbers(row: Any) -> str:
     )
 
 
-def _pieces(tokens: pandas.DataFrame) -> list[Piece]:
+def _pieces(tokens: pd.DataFrame) -> list[Piece]:
     """The tokens shown, with dots where some between them are not."""
     pieces: list[Piece] = []
     following = 0

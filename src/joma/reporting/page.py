@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from joma.claim import VERDICTS, Claim, Verdict
 from joma.errors import InputError
@@ -17,11 +20,7 @@ from joma.reporting.answer import answer_of, in_a_line, overall, subject_of, ver
 from joma.reporting.neurons_page import Neuron, neurons_of
 from joma.reporting.pictures import embedded
 from joma.reporting.terminal import by_group, tally
-
-if TYPE_CHECKING:
-    import pandas
-
-    from joma.runs.directory import Run
+from joma.runs.directory import Run
 
 ROWS_SHOWN = 30
 FAILURES_SHOWN = 3
@@ -86,7 +85,6 @@ def write_report(runs: Sequence[Run], path: Path) -> Path:
     """
     if not runs:
         raise InputError("a report needs at least one run.")
-    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
         loader=PackageLoader("joma", "reporting"),
@@ -169,7 +167,7 @@ def format_setting(value: Any) -> str:
     return str(value)
 
 
-def _excerpt(name: str, table: pandas.DataFrame) -> Excerpt:
+def _excerpt(name: str, table: pd.DataFrame) -> Excerpt:
     # Rows from the whole length of a long table say more than its first ones; a table of layers is whole.
     step = 1 if name == "layers" else max(1, -(-len(table) // ROWS_SHOWN))
     shown = table.iloc[::step]

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 from numpy.typing import NDArray
 
 from joma.reporting.figures import PALETTE, ink, panels
-
-if TYPE_CHECKING:
-    import pandas
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _LINES_SHOWN = 6
 _PANELS_IN_A_ROW = 3
@@ -24,7 +21,7 @@ _VISIBLE = 0.15
 """Share of a colour scale that the values must span, for their differences to be seen."""
 
 
-def draw_probe(tables: Mapping[str, pandas.DataFrame]) -> Figure:
+def draw_probe(tables: Mapping[str, pd.DataFrame]) -> Figure:
     """Panels for whatever was measured, from the tables of :class:`joma.probes.probe.Probe` alone."""
     drawings: list[Callable[[Axes], None]] = []
     if "attention" in tables:
@@ -50,7 +47,7 @@ def draw_probe(tables: Mapping[str, pandas.DataFrame]) -> Figure:
     return figure
 
 
-def _heat_map(axes: Axes, table: pandas.DataFrame, metric: str, title: str, top: float | None = None) -> None:
+def _heat_map(axes: Axes, table: pd.DataFrame, metric: str, title: str, top: float | None = None) -> None:
     rows = table[table["metric"] == metric]
     axes.set_title(title)
     if rows.empty:
@@ -62,7 +59,7 @@ def _heat_map(axes: Axes, table: pandas.DataFrame, metric: str, title: str, top:
     _image(axes, grid, "viridis", 0.0, top)
 
 
-def _image(axes: Axes, grid: pandas.DataFrame, colours: str, low: float | None, high: float | None) -> None:
+def _image(axes: Axes, grid: pd.DataFrame, colours: str, low: float | None, high: float | None) -> None:
     values = grid.to_numpy(float)
     low, high = _limits(values, low, high)
     image = axes.imshow(values, aspect="auto", cmap=colours, vmin=low, vmax=high, interpolation="nearest")
@@ -92,7 +89,7 @@ def _limits(
     return float(known.min()), float(known.max())
 
 
-def _attention_names(rows: pandas.DataFrame) -> pandas.Series:
+def _attention_names(rows: pd.DataFrame) -> pd.Series:
     """What each row's attention is called: its layer's number alone, where that tells them apart."""
     places = rows[["layer", "module", "call"]].drop_duplicates()
     if places["layer"].is_unique:
@@ -107,7 +104,7 @@ def _short(module: str) -> str:
     return ".".join(part for part in module.split(".") if part not in idle)[-24:]
 
 
-def _by_position(axes: Axes, table: pandas.DataFrame) -> None:
+def _by_position(axes: Axes, table: pd.DataFrame) -> None:
     rows = table[table["metric"] == "entropy"]
     axes.set_title("entropy by position, mean over heads")
     if rows.empty:
@@ -130,7 +127,7 @@ def _shade(number: int, total: int) -> tuple[float, float, float, float]:
     return mpl.colormaps["viridis"](0.25 + 0.65 * number / max(1, total - 1))
 
 
-def _rank_profile(axes: Axes, table: pandas.DataFrame) -> None:
+def _rank_profile(axes: Axes, table: pd.DataFrame) -> None:
     rows = table[(table["metric"] == "stable_rank") & table["layer"].notna()]
     axes.set_title("stable rank by layer")
     several = rows["stack"].nunique() > 1
@@ -147,7 +144,7 @@ def _rank_profile(axes: Axes, table: pandas.DataFrame) -> None:
     axes.legend()
 
 
-def _coherence_profile(axes: Axes, table: pandas.DataFrame) -> None:
+def _coherence_profile(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_title("cosines of representations, by layer")
     rows = table[(table["metric"] == "mean_absolute_cosine") & (table["place"] == "input")]
     within = rows[(rows["other_layer"] == rows["layer"]) & (rows["pairs"] == "different")]
@@ -174,7 +171,7 @@ def _coherence_profile(axes: Axes, table: pandas.DataFrame) -> None:
     axes.legend(fontsize=7.5, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
 
-def _joint_dynamics(axes: Axes, table: pandas.DataFrame) -> None:
+def _joint_dynamics(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_title("joint-dynamics index (1: Theorem 1)")
     chosen = (table["metric"] == "index") & (table["scale"] == "log") & (table["sink"] == "out")
     rows = table[chosen & (table["given"] == "nothing") & table["position"].isna() & table["head"].notna()]

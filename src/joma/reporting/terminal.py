@@ -6,13 +6,10 @@ import shutil
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from joma.claim import VERDICTS, Claim, Verdict
 from joma.reporting.answer import answer_of, subject_of, verdict_words
-
-if TYPE_CHECKING:
-    from joma.runs.directory import Run
+from joma.runs.directory import Run
 
 
 def number(value: float | None) -> str:
