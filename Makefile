@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 CONSTRAINTS := constraints.txt
 
-.PHONY: demo test test-all lint bench docs clean
+.PHONY: demo test test-all lint bench docs rates clean
 
 demo: $(VENV)/.installed
 	$(BIN)/joma demo --out joma-demo
@@ -24,6 +24,10 @@ lint: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks
+
+# False rebounds of joma.bounce, 2,000 simulated curves a cell: some ten minutes.
+rates: $(VENV)/.installed-dev
+	$(BIN)/python tests/bounce_rates.py 2000 docs/rates.md
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/errata.py

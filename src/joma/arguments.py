@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,13 +27,13 @@ _LARGEST_WHOLE = 2**53
 
 
 def numbers(where: str, name: str, value: ArrayLike) -> Array:
-    """An array of real numbers, of any shape; NaN and infinity pass."""
-    if isinstance(value, np.ndarray) and value.dtype == np.float64:
-        return value
+    """An array of real numbers, of any shape; NaN and infinity pass. Tensors lose device and gradient."""
     try:
-        array = np.asarray(value)
+        array = plain(where, name, value)
         if array.dtype.kind == "O":
             array = np.array([float(one) for one in array.flat]).reshape(array.shape)
+    except InputError:
+        raise
     except (TypeError, ValueError, OverflowError):
         array = np.asarray("")
     if array.dtype.kind not in "biuf":
@@ -40,6 +41,35 @@ def numbers(where: str, name: str, value: ArrayLike) -> Array:
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         raise InputError(f"{where}: {name} = {shown} is not an array of real numbers; give one.")
     return np.asarray(array, dtype=np.float64)
+
+
+def plain(where: str, name: str, value: ArrayLike) -> NDArray[np.generic]:
+    """A NumPy array in the machine's byte order; NumPy's own errors where there is none.
+
+    Raises:
+        InputError: masked entries, or a tensor of the meta device, which holds no values.
+    """
+    torch = sys.modules.get("torch")  # who gives a tensor has imported it
+    if torch is not None and isinstance(value, torch.Tensor):
+        tensor = value.detach()
+        if tensor.is_meta:
+            raise InputError(
+                f"{where}: {name} is a tensor of the meta device, without values; load it first."
+            )
+        if tensor.is_quantized:
+            tensor = tensor.dequantize()
+        if tensor.layout is not torch.strided:
+            tensor = tensor.to_dense()
+        if tensor.dtype.is_floating_point and tensor.dtype != torch.float64:
+            tensor = tensor.float()
+        value = tensor.cpu().numpy()
+    if isinstance(value, np.ma.MaskedArray):
+        if np.ma.is_masked(value):
+            count = int(np.ma.getmaskarray(value).sum())
+            raise InputError(f"{where}: {name} is masked in {count} entries; fill or drop them.")
+        value = value.data
+    array = np.asarray(value)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def finite(where: str, name: str, value: ArrayLike) -> Array:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from joma.errors import InputError
+from joma.measures.tensors import Numbers, dense
 
 
-def entropy_of_probabilities(probabilities: Tensor | ArrayLike) -> Tensor:
+def entropy_of_probabilities(probabilities: Numbers) -> Tensor:
     """Entropy of each row, -sum p ln p over the last dimension, in nats.
 
     Zero probabilities count as zero (the limit of p ln p). Shape (..., keys) -> (...). Half
@@ -33,7 +33,7 @@ def entropy_of_probabilities(probabilities: Tensor | ArrayLike) -> Tensor:
     return entropy
 
 
-def entropy_of_logits(logits: Tensor | ArrayLike) -> Tensor:
+def entropy_of_logits(logits: Numbers) -> Tensor:
     """Entropy of softmax(logits) for each row of the last dimension, in nats.
 
     Computed as log-sum-exp minus the mean logit, without dividing first, so that it stays exact
@@ -61,14 +61,9 @@ def entropy_of_logits(logits: Tensor | ArrayLike) -> Tensor:
     return torch.where(empty.squeeze(-1), torch.nan, entropy.clamp_min(0.0))
 
 
-def _rows(values: Tensor | ArrayLike, where: str) -> tuple[Tensor, float]:
+def _rows(values: Numbers, where: str) -> tuple[Tensor, float]:
     """Rows in float32 or float64, and the unit of rounding of what was given."""
-    try:
-        rows = torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as problem:
-        raise InputError(
-            f"{where}: {values!r:.80} is not an array of numbers; give a tensor, a NumPy array or a list."
-        ) from problem
+    rows = dense(where, "the rows", values)
     if rows.is_complex() or rows.dim() == 0 or rows.shape[-1] == 0:
         raise InputError(
             f"{where}: got {rows.dtype} of shape {tuple(rows.shape)}; give real numbers (..., keys) with at "

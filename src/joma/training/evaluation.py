@@ -9,7 +9,7 @@ from torch import Tensor
 
 from joma.data.text import TokenText, validation_windows
 from joma.measures.entropy import entropy_of_probabilities
-from joma.measures.ranks.stable_rank import stable_rank
+from joma.measures.ranks.stable_rank import stable_rank_estimate
 from joma.models.language_model import LanguageModel
 
 _TOKENS_AT_ONCE = 7000
@@ -50,7 +50,7 @@ class HeldOutText:
             for head, value in enumerate(heads.tolist())
         ]
         rows += [
-            _row(step, "stable_rank", stable_rank(weight), "", layer)
+            _row(step, "stable_rank", stable_rank_estimate(weight).value, "", layer)
             for layer, weight in enumerate(model.lower_mlp_weights())
         ]
         if with_loss:

@@ -166,7 +166,7 @@ def large_with(value: float) -> torch.Tensor:
         (torch.zeros(400, 400), "is zero"),
         (torch.ones(400, 400, dtype=torch.int8), "torch.int8 is not real floating point"),
         (torch.ones(4, 4, dtype=torch.complex64), "not real floating point"),
-        ("weights", "str is not an array"),
+        ("weights", r"the weight \('weights'\) is not an array"),
     ],
 )
 def test_bad_weights_are_refused_with_the_place(weight: object, message: str) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from joma.errors import InputError
+from joma.measures.tensors import Numbers, dense
 
 
-def dense_weight(weight: Any, where: str) -> Tensor:
+def dense_weight(weight: Numbers, where: str) -> Tensor:
     """A weight, or a batch of them, as a dense float32 or float64 tensor of shape (..., rows, columns).
 
     Accepts torch tensors (dense, sparse, quantised, sharded over a device mesh), NumPy arrays and SciPy
@@ -21,10 +20,10 @@ def dense_weight(weight: Any, where: str) -> Tensor:
         where: who asks, for the messages.
 
     Raises:
-        InputError: not a matrix, no entries, integers (packed or unscaled quantised values) or
-            complex numbers.
+        InputError: not a matrix, no entries, no values (a tensor of the meta device, a masked array),
+            integers (packed or unscaled quantised values) or complex numbers.
     """
-    tensor = _as_tensor(weight, where)
+    tensor = dense(where, "the weight", weight).detach()
     if tensor.numel() == 0 and hasattr(weight, "ds_shape"):
         raise InputError(
             f"{where}: this parameter is empty here because ZeRO-3 keeps it elsewhere (its shape is "
@@ -41,27 +40,6 @@ def dense_weight(weight: Any, where: str) -> Tensor:
             "(packed integers without their scales are not the weight)."
         )
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
-
-
-def _as_tensor(weight: Any, where: str) -> Tensor:
-    if hasattr(weight, "toarray") and not isinstance(weight, Tensor):  # SciPy sparse
-        weight = weight.toarray()
-    if not isinstance(weight, Tensor):
-        try:
-            weight = torch.as_tensor(weight)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(
-                f"{where}: {type(weight).__name__} is not an array; give a tensor or array."
-            ) from error
-    weight = weight.detach()
-    if hasattr(weight, "full_tensor"):  # FSDP2 and tensor parallelism: DTensor
-        weight = weight.full_tensor()
-    if weight.is_quantized:
-        weight = weight.dequantize()
-    if weight.layout is not torch.strided:
-        weight = weight.to_dense()
-    tensor: Tensor = weight
-    return tensor
 
 
 def refuse_unusable(matrix: Tensor, where: str) -> None:

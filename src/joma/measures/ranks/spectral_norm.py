@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import scipy.linalg
 import torch
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
+from joma.arguments import number
 from joma.errors import InputError
 from joma.measures.ranks.golub_kahan import Array, error_estimate, largest_triplet
 from joma.measures.ranks.matrices import dense_weight, refuse_unusable
+from joma.measures.tensors import Numbers
 
 _FULL_SPECTRUM_ENTRIES = 2**17
 _TOLERANCE = 1e-6
@@ -44,13 +48,13 @@ class SpectralNorm:
     """Products with the matrix and its transpose; 0 where the whole spectrum was computed."""
 
 
-def spectral_norm(weight: Any, *, rtol: float | None = None, certify: bool = False) -> float:
+def spectral_norm(weight: Numbers, *, rtol: float | None = None, certify: bool = False) -> float:
     """The largest singular value of a matrix; :func:`spectral_norm_estimate` gives its bounds too."""
     return spectral_norm_estimate(weight, rtol=rtol, certify=certify).value
 
 
 def spectral_norm_estimate(
-    weight: Any, *, rtol: float | None = None, certify: bool = False, where: str = "spectral_norm"
+    weight: Numbers, *, rtol: float | None = None, certify: bool = False, where: str = "spectral_norm"
 ) -> SpectralNorm:
     """The largest singular value of a matrix with its bounds.
 
@@ -80,7 +84,7 @@ def spectral_norm_estimate(
 
 def checked_tolerance(rtol: float | None, certify: bool, where: str) -> float:
     """``rtol`` or its default, refused where it cannot be met."""
-    tolerance = _TOLERANCE if rtol is None else rtol
+    tolerance = _TOLERANCE if rtol is None else number(where, "rtol", rtol)
     least = 1e-9 if certify else 1e-12
     if not least <= tolerance < 1:
         raise InputError(f"{where}: rtol = {rtol} is out of reach; give a number from {least:g} to below 1.")
@@ -136,15 +140,13 @@ def _from_lanczos(matrix: Tensor, tolerance: float) -> SpectralNorm | None:
         return _bounded(matrix, tolerance)
 
 
-def _threads(matrix: Tensor) -> AbstractContextManager[Any]:
+def _threads(matrix: Tensor) -> AbstractContextManager[object]:
     return _blas().limit(limits=1, user_api="blas") if matrix.numel() < _ONE_THREAD_ENTRIES else nullcontext()
 
 
 @cache
-def _blas() -> Any:
+def _blas() -> ThreadpoolController:
     """NumPy's BLAS, whose threads torch's settings do not reach."""
-    from threadpoolctl import ThreadpoolController
-
     return ThreadpoolController()
 
 
@@ -171,7 +173,7 @@ def _array(matrix: Tensor) -> Array:
     return matrix.numpy() if matrix.device.type == "cpu" else matrix
 
 
-def _vector_like(vector: np.ndarray[Any, Any], array: Array) -> Array:
+def _vector_like(vector: NDArray[np.float64], array: Array) -> Array:
     return vector.astype(array.dtype) if isinstance(array, np.ndarray) else array.new_tensor(vector)
 
 
@@ -195,7 +197,7 @@ def _double(array: Array) -> Array:
     return array.astype(np.float64) if isinstance(array, np.ndarray) else array.double()
 
 
-def _double_blocks(array: Array) -> Any:
+def _double_blocks(array: Array) -> Iterator[Array]:
     """Rows in blocks that stay in the cache, as float64."""
     rows = max(1, _BLOCK_ENTRIES // array.shape[1])
     return (_double(array[first : first + rows]) for first in range(0, array.shape[0], rows))

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import scipy.linalg
 import torch
 from torch import Tensor
 
+from joma.arguments import Array
 from joma.errors import InputError
 from joma.measures.ranks.matrices import dense_weight, refuse_unusable
 from joma.measures.ranks.spectral_norm import SpectralNorm, checked_tolerance, matrix_norm
+from joma.measures.tensors import Numbers
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class StableRank:
     """sigma_1 and the Frobenius norm it was made of."""
 
 
-def stable_rank(weight: Any, *, rtol: float | None = None, certify: bool = False) -> Any:
+def stable_rank(weight: Numbers, *, rtol: float | None = None, certify: bool = False) -> float | Array:
     """Stable rank ||W||_F^2 / sigma_1^2, between 1 and the rank: a float, or an array for a batch.
 
     What the JoMA paper follows along training (Sec. 5.1, its Fig. 6). Found without a singular value
@@ -59,7 +60,7 @@ def stable_rank(weight: Any, *, rtol: float | None = None, certify: bool = False
 
 
 def stable_rank_estimate(
-    weight: Any, *, rtol: float | None = None, certify: bool = False, where: str = "stable_rank_estimate"
+    weight: Numbers, *, rtol: float | None = None, certify: bool = False, where: str = "stable_rank_estimate"
 ) -> StableRank:
     """:func:`stable_rank` of one matrix, with its error bound and what it was made of.
 
@@ -73,7 +74,7 @@ def stable_rank_estimate(
     return _estimate(matrix, checked_tolerance(rtol, certify, where), certify, where)
 
 
-def effective_rank(weight: Any, *, where: str = "effective_rank") -> Any:
+def effective_rank(weight: Numbers, *, where: str = "effective_rank") -> float | Array:
     """Effective rank exp(H(p)), p_i = sigma_i / sum_j sigma_j: a float, or an array for a batch.
 
     The definition of Roy and Vetterli, "The effective rank: a measure of effective dimensionality"
@@ -90,7 +91,7 @@ def effective_rank(weight: Any, *, where: str = "effective_rank") -> Any:
     return _each(dense_weight(weight, where), where, _effective)
 
 
-def _each(tensor: Tensor, where: str, measure: Callable[[Tensor, str], float]) -> Any:
+def _each(tensor: Tensor, where: str, measure: Callable[[Tensor, str], float]) -> float | Array:
     if tensor.ndim == 2:
         return measure(tensor, where)
     result = np.empty(tensor.shape[:-2])

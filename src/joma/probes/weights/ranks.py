@@ -176,7 +176,7 @@ def _measure(
         values["stable_rank"] = found.value, found.error_bound
         values["spectral_norm"] = norm.value, norm.upper_bound - norm.value
     if "effective_rank" in statistics:
-        values["effective_rank"] = effective_rank(weight, where=where), None
+        values["effective_rank"] = float(effective_rank(weight, where=where)), None
     return [
         {
             "layer": matrix.layer,

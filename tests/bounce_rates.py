@@ -1,0 +1,213 @@
+"""How often joma.bounce sees a rebound where there is none, and where there is one: simulated rates.
+
+``python tests/bounce_rates.py [CURVES]`` prints the table (2,000 curves a cell by default);
+``make rates`` writes it to ``docs/rates.md``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import lfilter
+
+from joma.measures.bounce import bounce
+
+Array = NDArray[np.float64]
+
+COEFFICIENTS = {"white": 0.0, "AR(.5)": 0.5, "AR(.8)": 0.8, "AR(.9)": 0.9, "walk": 1.0}
+LENGTHS = (60, 150, 400)
+RUNS = 5
+ALLOWED = {"white": 0.07, "AR(.5)": 0.07, "AR(.8)": 0.07, "AR(.9)": 0.07, "walk": 0.10}
+LEAST_FOUND, LEAST_FOUND_TOGETHER, MOST_UNDECIDED = 0.80, 0.95, 0.20
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A trend over x from 0 to 1, and the deviation of the noise about it."""
+
+    name: str
+    trend: Callable[[Array], Array]
+    deviation: float
+
+
+FALLING = (
+    Shape("3", lambda x: 3 + 0 * x, 0.05),
+    Shape("3 - x/10", lambda x: 3 - x / 10, 0.05),
+    Shape("3 + 2 exp(-5x), much noise", lambda x: 3 + 2 * np.exp(-5 * x), 0.3),
+    Shape("3 + 2 exp(-5x)", lambda x: 3 + 2 * np.exp(-5 * x), 0.05),
+    Shape("3 + 2 exp(-20x)", lambda x: 3 + 2 * np.exp(-20 * x), 0.05),
+)
+REBOUND = Shape(
+    "a rebound of 5 deviations",
+    lambda x: 3 + 2 * np.exp(-8 * x) + 0.25 * np.clip((x - 0.5) / 0.4, 0, 1),
+    0.05,
+)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What was seen in one cell."""
+
+    shape: str
+    points: int
+    noise: str
+    runs: int
+    found: float
+    """Share of curves (or groups of runs) with a rebound of p < 0.05."""
+    undecided: float
+    """Share of 'cannot tell'."""
+
+    def within_limits(self, slack: float = 0.0) -> bool:
+        """Whether the rate is what is promised, give or take ``slack`` for few curves."""
+        undecided = self.undecided <= MOST_UNDECIDED + slack
+        if self.shape == REBOUND.name:
+            if self.noise != "AR(.5)":
+                return True
+            return (
+                undecided and self.found >= (LEAST_FOUND if self.runs == 1 else LEAST_FOUND_TOGETHER) - slack
+            )
+        limit = ALLOWED[self.noise] if self.runs == 1 else 0.07
+        undecided |= self.noise not in ("white", "AR(.5)") or self.points < 100
+        return undecided and self.found <= limit + slack
+
+
+def noise(coefficient: float, rows: int, points: int, random: np.random.Generator) -> Array:
+    """Noise (rows, points) of deviation 1; a walk of end deviation sqrt 2."""
+    steps = random.standard_normal((rows, points))
+    if coefficient == 1:
+        return np.cumsum(steps, axis=1) / np.sqrt(points / 2)
+    steps[:, 1:] *= np.sqrt(1 - coefficient**2)
+    return np.asarray(lfilter([1.0], [1.0, -coefficient], steps, axis=1))
+
+
+def rate(shape: Shape, points: int, kind: str, runs: int, curves: int, seed: int) -> Rate:
+    """One cell: ``curves`` single curves, or as many groups of ``runs``."""
+    random = np.random.default_rng(seed)
+    place = np.arange(points)
+    values = shape.trend(place / points) + shape.deviation * noise(
+        COEFFICIENTS[kind], curves * runs, points, random
+    )
+    groups = values if runs == 1 else values.reshape(curves, runs, points)
+    found = [bounce(place, group) for group in groups]
+    return Rate(
+        shape.name,
+        points,
+        kind,
+        runs,
+        float(np.mean([one.rebound_probability < 0.05 for one in found])),
+        float(np.mean([one.cannot_tell for one in found])),
+    )
+
+
+def rates(curves: int, runs: int, lengths: tuple[int, ...] = LENGTHS) -> Iterator[Rate]:
+    """All cells, falling shapes first, then the rebound."""
+    cells = [(shape, points) for shape in FALLING for points in lengths] + [(REBOUND, 100)]
+    for number, (shape, points) in enumerate(cells):
+        for index, kind in enumerate(COEFFICIENTS):
+            yield rate(shape, points, kind, runs, curves, 1000 * number + 10 * index + runs)
+
+
+def table(curves: int, runs: int) -> Iterator[str]:
+    """The rows of a Markdown table: found, and 'cannot tell' in brackets, in percent."""
+    yield "| trend | points | " + " | ".join(COEFFICIENTS) + " |"
+    yield "|---|---" + "|---" * len(COEFFICIENTS) + "|"
+    row: list[Rate] = []
+    for cell in rates(curves, runs):
+        row.append(cell)
+        if len(row) == len(COEFFICIENTS):
+            shown = (
+                f"{100 * one.found:.1f} ({100 * one.undecided:.0f})"
+                + ("" if one.within_limits() else " **!**")
+                for one in row
+            )
+            yield f"| {cell.shape} | {cell.points} | " + " | ".join(shown) + " |"
+            row = []
+
+
+TEXT = """# How often a rebound is false
+
+<!-- Written by `make rates`; do not edit. -->
+
+What `joma.bounce` says of simulated curves at a level of 5 %: {curves:,} curves a cell (or as many groups of
+{runs} runs), noise about a trend that only falls or stays. Each cell gives in percent how often
+`rebound_probability` is below 0.05 and, in brackets, how often `cannot_tell` is true. The last line is a
+rebound that is there, of five deviations of the noise. x runs from 0 to 1.
+{tables}
+## Where the probability of one curve does not hold
+
+`joma.bounce` takes a curve's noise for one autoregression of first order, or a random walk. Other noise,
+about a flat trend, each of deviation 1 unless said: percent of false rebounds of one curve, and of
+{runs} runs together.
+
+{beyond}
+
+Where noise is the sum of fast noise and a slow wander, the wander hides below the noise and moves the
+curve all the same: one curve cannot show that, and its probability is then far too small. Runs together can.
+"""
+
+BEYOND: dict[str, Callable[[int, int, np.random.Generator], Array]] = {
+    "white, of Student's t with 3 degrees": lambda rows, points, random: random.standard_t(3, (rows, points)),
+    "white, shrinking threefold": lambda rows, points, random: (
+        random.normal(size=(rows, points)) * np.exp(-1.1 * np.arange(points) / points)
+    ),
+    "white, growing threefold": lambda rows, points, random: (
+        random.normal(size=(rows, points)) * np.exp(1.1 * np.arange(points) / points)
+    ),
+    "autoregression of order 2 (.5, .3)": lambda rows, points, random: np.asarray(
+        lfilter([1.0], [1.0, -0.5, -0.3], random.normal(size=(rows, points)), axis=1)
+    ),
+    "white + walk of end deviation .4": lambda rows, points, random: (
+        random.normal(size=(rows, points)) + 0.3 * noise(1.0, rows, points, random)
+    ),
+    "white + walk of end deviation 1.4": lambda rows, points, random: (
+        random.normal(size=(rows, points)) + noise(1.0, rows, points, random)
+    ),
+}
+
+
+def beyond(curves: int) -> Iterator[str]:
+    """The rows of a Markdown table: noise that one curve's null does not hold."""
+    yield (
+        "| noise | " + " | ".join(f"one curve, {n} points" for n in LENGTHS) + f" | {RUNS} runs, 150 points |"
+    )
+    yield "|---" * (len(LENGTHS) + 2) + "|"
+    for name, made in BEYOND.items():
+        shown = []
+        for points, runs in (*((n, 1) for n in LENGTHS), (150, RUNS)):
+            values = made(curves * runs, points, np.random.default_rng(points))
+            groups = values if runs == 1 else values.reshape(curves, runs, points)
+            found = [bounce(np.arange(points), group).rebound_probability < 0.05 for group in groups]
+            shown.append(f"{100 * np.mean(found):.1f}")
+        yield f"| {name} | " + " | ".join(shown) + " |"
+
+
+def printed(lines: Iterator[str]) -> str:
+    """The lines, printed as they come."""
+    kept = []
+    for line in lines:
+        print(line, flush=True)
+        kept.append(line)
+    return "\n".join(kept)
+
+
+def main() -> None:
+    """Print the tables; with a second argument, write them to that file."""
+    curves = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    tables = ""
+    for title, runs in (("One curve", 1), (f"{RUNS} runs together", RUNS)):
+        print(f"\n{title}\n")
+        tables += f"\n## {title}\n\n{printed(table(curves, runs))}\n"
+    print("\nNoise beyond the null\n")
+    others = printed(beyond(curves))
+    if len(sys.argv) > 2:
+        text = TEXT.format(curves=curves, runs=RUNS, tables=tables, beyond=others)
+        Path(sys.argv[2]).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
