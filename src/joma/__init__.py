@@ -10,12 +10,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from joma.instruments.probe import write_probe
+    from joma.instruments.probe.run import write_probe
     from joma.measures.attention.entropy import AttentionEntropy, attention_entropy
     from joma.measures.bounce import bounce
     from joma.measures.entropy import entropy_of_logits, entropy_of_probabilities
     from joma.measures.ranks.spectral_norm import spectral_norm
     from joma.measures.ranks.stable_rank import effective_rank, stable_rank, stable_rank_estimate
+    from joma.probes.neurons.probe import Neurons
+    from joma.probes.neurons.probe import probe_neurons as neurons
     from joma.probes.probe import Probe, probe
     from joma.probes.reading.loading import load_model
     from joma.probes.watching.watch import watch
@@ -25,6 +27,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "AttentionEntropy": "joma.measures.attention.entropy",
+    "Neurons": "joma.probes.neurons.probe",
     "Probe": "joma.probes.probe",
     "attention_entropy": "joma.measures.attention.entropy",
     "bounce": "joma.measures.bounce",
@@ -32,17 +35,20 @@ _HOME = {
     "entropy_of_logits": "joma.measures.entropy",
     "entropy_of_probabilities": "joma.measures.entropy",
     "load_model": "joma.probes.reading.loading",
+    "neurons": "joma.probes.neurons.probe:probe_neurons",
     "probe": "joma.probes.probe",
     "probe_weights": "joma.probes.weights.ranks",
     "spectral_norm": "joma.measures.ranks.spectral_norm",
     "stable_rank": "joma.measures.ranks.stable_rank",
     "stable_rank_estimate": "joma.measures.ranks.stable_rank",
     "watch": "joma.probes.watching.watch",
-    "write_probe": "joma.instruments.probe",
+    "write_probe": "joma.instruments.probe.run",
 }
+"""Public name -> its module, and its name there where that is another."""
 
 __all__ = [
     "AttentionEntropy",
+    "Neurons",
     "Probe",
     "__version__",
     "attention_entropy",
@@ -51,6 +57,7 @@ __all__ = [
     "entropy_of_logits",
     "entropy_of_probabilities",
     "load_model",
+    "neurons",
     "probe",
     "probe_weights",
     "spectral_norm",
@@ -63,7 +70,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
+        module, _, other = _HOME[name].partition(":")
+        return getattr(importlib.import_module(module), other or name)
     raise AttributeError(f"module 'joma' has no attribute {name!r}")
 
 

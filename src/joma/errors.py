@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import pandas
 
 
+_LONGEST_NAME = 100
+
+
 class JomaError(Exception):
     """Something that the caller can put right; the message says how."""
 
@@ -41,13 +44,27 @@ class DivergenceError(UnfinishedError, ArithmeticError):
     table: pandas.DataFrame | None = None
 
 
+def shown(value: object, most: int = 80) -> str:
+    """A value as an error names it: its repr, cut in the middle where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer with more digits than Python writes out
+        return f"a {type(value).__name__} of thousands of digits"
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Say which of the ``known`` names was probably meant: ``"did you mean 'fig6'?"``.
 
     Falls back to the list of what is known when nothing is near.
     """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name[:_LONGEST_NAME], names, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]!r}?"
     return "known are: " + ", ".join(names)
+
+
+def one_line(text: str) -> str:
+    """The text with every white space made one blank."""
+    return " ".join(text.split())

@@ -1,31 +1,38 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and files of others that are read with bounds."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
+import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from joma.errors import RunDirectoryError, UnfinishedError
+from joma.errors import InputError, RunDirectoryError, UnfinishedError
+
+_UNFINISHED = re.compile(r"\.writing-(\d+)-(.+)")
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` that takes its place when the block ends without an error.
 
-    Killed or failed in between, ``path`` keeps what it held before. The temporary name keeps the
-    suffix, since many writers choose their format by it.
+    Killed or failed in between, ``path`` keeps what it held before, and the next one to write it removes
+    what was left. The temporary name keeps the suffix, since many writers choose their format by it.
 
     Raises:
         UnfinishedError: the disk is full.
-        RunDirectoryError: the place cannot be written.
+        RunDirectoryError: the place cannot be written, or is no regular file (a link, a device, a folder).
     """
     temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        refuse_irregular(path)
+        remove_leftovers(path.parent, path.name)
         yield temporary
         with open(temporary, "rb+") as written:
             os.fsync(written.fileno())
@@ -38,9 +45,37 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text, whole or not at all."""
+    """Write UTF-8 text, whole or not at all; what UTF-8 cannot hold (a lone surrogate) is escaped."""
     with whole_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def refuse_irregular(path: Path) -> None:
+    """Raises RunDirectoryError where ``path`` is there and is no regular file: it is never replaced."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise RunDirectoryError(
+                f"{path} is no regular file (a link, a device or a folder), which joma never replaces; "
+                "choose another place."
+            )
+
+
+def remove_leftovers(folder: Path, name: str = "") -> None:
+    """Remove what processes that are gone left unfinished in a folder (of one file, if it is named)."""
+    for path in folder.glob(".writing-*"):
+        found = _UNFINISHED.fullmatch(path.name)
+        if found and found[2] == (name or found[2]) and not _alive(int(found[1])):
+            path.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def storage_error(error: OSError, path: Path) -> RunDirectoryError | UnfinishedError:
@@ -53,3 +88,42 @@ def storage_error(error: OSError, path: Path) -> RunDirectoryError | UnfinishedE
     return RunDirectoryError(
         f"{path} cannot be written ({error.strerror or error}); choose another place or mend its permissions."
     )
+
+
+def user_path(text: str | Path) -> Path:
+    """The path that a user wrote, ``~`` included; that of a user who is not there stays as it is."""
+    return Path(os.path.expanduser(text))
+
+
+def is_there(path: Path) -> bool:
+    """Does something lie at the path? A name that no file can have is no error."""
+    return os.path.exists(path)
+
+
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """The content of a regular file of at most so many bytes.
+
+    Raises:
+        InputError: it is missing, too large, cannot be read, or is no file (a FIFO would never end).
+    """
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise InputError(f"{path} is no regular file; give one.")
+            if most is not None and status.st_size > most:
+                raise InputError(
+                    f"{path} has {status.st_size:,} bytes, more than {most:,}; give a smaller one."
+                )
+            return file.read()
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{path} cannot be read: {reason}.") from error
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

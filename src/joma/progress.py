@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+
+from tqdm import tqdm
 
 from joma.errors import JomaError
+from joma.threads import usable_cores
 
 if TYPE_CHECKING:
     import pandas
 
 T = TypeVar("T")
+
+
+class Executor(Protocol):
+    """Calls functions, here or elsewhere: in turn, in processes of this machine, on a cluster."""
+
+    def __call__(self, calls: Sequence[Callable[[], T]], workers: int) -> list[T]:
+        """What the calls returned, in their order. They are picklable and raise no JomaError."""
+        ...
+
+
+def in_turn(calls: Sequence[Callable[[], T]], workers: int) -> list[T]:
+    """The executor that needs nothing: one call after the other, in this process."""
+    return [call() for call in calls]
 
 
 class Progress:
@@ -24,7 +41,8 @@ class Progress:
     whose parts survive a kill (see :mod:`joma.runs.directory`).
     """
 
-    def __init__(self, *, quiet: bool = False, position: int = 0) -> None:
+    def __init__(self, *, quiet: bool = False, position: int = 0, executor: Executor = in_turn) -> None:
+        self.executor = executor
         self.quiet = quiet or not sys.stderr.isatty()
         self.position = position
         self._parent: int | None = None
@@ -33,8 +51,6 @@ class Progress:
         self, items: Iterable[T], label: str, *, total: int | None = None, initial: int = 0
     ) -> Iterator[T]:
         """Iterate over ``items`` with a bar on stderr that appears after two seconds."""
-        from tqdm import tqdm
-
         bar = tqdm(
             items,
             desc=label,
@@ -66,34 +82,37 @@ class Progress:
         """A folder for the checkpoints of an unfinished part, or None where nothing is kept."""
         return None
 
+    def used(self, device: str, dtype: str) -> None:
+        """Note what computed, for the run's record: ``cuda:0``, ``bfloat16``.
+
+        Where nothing is noted, it was NumPy: on the CPU, in float64.
+        """
+
     def parts(
         self, computations: Mapping[str, Callable[[Progress], pandas.DataFrame]]
     ) -> dict[str, pandas.DataFrame]:
-        """Several parts, in as many processes as there are cores; each is kept as it finishes.
+        """Several parts, as many at once as there are cores if the executor can; each is kept as it finishes.
 
         The computations must be picklable (``functools.partial`` of a function at module level);
         each is handed a Progress of its own. The tables do not depend on the number of processes. If
         some fail, the others finish all the same, and the first failure is raised.
         """
-        workers = min(usable_cores(), len(computations))
-        outcomes: list[pandas.DataFrame | JomaError]
-        if workers < 2:
-            outcomes = [_outcome(self, name, compute) for name, compute in computations.items()]
-        else:
-            import joblib
-
-            # Interrupted, the pool's own bookkeeping process would remark on what was left behind.
-            ignored = "ignore:resource_tracker:UserWarning"
-            os.environ["PYTHONWARNINGS"] = ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), ignored]))
-            jobs = [
-                joblib.delayed(_outcome)(self._for_worker(number % workers), name, compute)
-                for number, (name, compute) in enumerate(computations.items())
-            ]
-            outcomes = joblib.Parallel(n_jobs=workers, batch_size=1, pre_dispatch="all")(jobs)
+        workers = max(1, min(usable_cores(), len(computations)))
+        calls = [
+            functools.partial(
+                _outcome, self._for_worker(number % workers) if workers > 1 else self, name, compute
+            )
+            for number, (name, compute) in enumerate(computations.items())
+        ]
+        outcomes = (self.executor if workers > 1 else in_turn)(calls, workers)
         for outcome in outcomes:
             if isinstance(outcome, JomaError):
                 raise outcome
-        return dict(zip(computations, outcomes, strict=True))
+        return {
+            name: table
+            for name, table in zip(computations, outcomes, strict=True)
+            if not isinstance(table, JomaError)
+        }
 
     def _for_worker(self, position: int) -> Self:
         worker = copy.copy(self)
@@ -110,8 +129,3 @@ def _outcome(
         return progress.part(name, lambda: compute(progress))
     except JomaError as error:
         return error
-
-
-def usable_cores() -> int:
-    """The number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -6,6 +6,7 @@ program each thread waits, spinning, for a core that it does not get.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,3 +31,8 @@ def limited(threads: int) -> Iterator[None]:
         finally:
             if torch:
                 torch.set_num_threads(before)
+
+
+def usable_cores() -> int:
+    """The number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

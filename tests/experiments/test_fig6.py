@@ -12,6 +12,7 @@ from joma.experiments.fig6 import Fig6
 from joma.experiments.fig6.run import _find_bounces
 from joma.progress import Progress
 from joma.reporting.figures import style
+from joma.runs.executors import local_processes
 
 SMALL = {
     "corpus": "python-reference",
@@ -30,7 +31,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, pd.DataFrame]:
-    return Fig6(**SMALL).run(Progress(quiet=True))
+    return Fig6(**SMALL).run(Progress(quiet=True, executor=local_processes))
 
 
 def test_tables_are_tidy_and_complete(tables: dict[str, pd.DataFrame]) -> None:

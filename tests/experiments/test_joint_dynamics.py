@@ -10,6 +10,7 @@ from joma.experiments.joint_dynamics.block import block_flows
 from joma.experiments.joint_dynamics.tables import of_layers
 from joma.progress import Progress
 from joma.reporting.figures import style
+from joma.runs.executors import local_processes
 
 SMALL = {
     "corpus": "python-reference",
@@ -32,7 +33,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, pd.DataFrame]:
-    return JointDynamics(**SMALL).run(Progress(quiet=True))
+    return JointDynamics(**SMALL).run(Progress(quiet=True, executor=local_processes))
 
 
 def test_tables_are_tidy_and_complete(tables: dict[str, pd.DataFrame]) -> None:

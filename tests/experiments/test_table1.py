@@ -16,6 +16,7 @@ from joma.experiments.table1.run import pays_together
 from joma.models.hierarchy import HierarchyNetwork
 from joma.progress import Progress
 from joma.reporting.figures import style
+from joma.runs.executors import local_processes
 from joma.training.distinct import draw_classes
 
 SMALL = {
@@ -34,7 +35,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, pd.DataFrame]:
-    return Table1(**SMALL).run(Progress(quiet=True))
+    return Table1(**SMALL).run(Progress(quiet=True, executor=local_processes))
 
 
 def test_tables_are_tidy_and_complete(tables: dict[str, pd.DataFrame]) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from joma.errors import InputError
-from joma.instruments.neurons import NeuronsRun, neurons_as_text
+from joma.instruments.neurons import NeuronsRun
 from joma.probes.neurons.probe import piece_of, probe_neurons
 from joma.reporting.neurons_page import neurons_of
 from joma.reporting.page import write_report
@@ -36,10 +36,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     path = tmp_path_factory.mktemp("neurons")
     np.save(path / "ids.npy", TEXT)
-    experiment = NeuronsRun(
+    job = NeuronsRun.of(
         model=str(folder), text=str(path / "ids.npy"), length=24, batch_tokens=96, top=8, show=3
     )
-    return run_experiment(experiment, path / "run")
+    return run_experiment(job, path / "run")
 
 
 def test_run_directory(run: Run) -> None:
@@ -64,7 +64,7 @@ def test_run_directory(run: Run) -> None:
 
 
 def test_text_for_the_terminal(run: Run) -> None:
-    text = neurons_as_text(run.tables)
+    text = NeuronsRun().printed(run.tables)
     assert "p<=5%" in text
     first = run.tables["contexts"].iloc[0]
     assert f"layer {first['layer']} neuron {first['neuron']}: score" in text

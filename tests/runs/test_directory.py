@@ -13,7 +13,8 @@ import yaml
 import toy
 from joma.errors import DivergenceError, InputError, RunDirectoryError, UnfinishedError
 from joma.files import whole_file, write_text
-from joma.runs.directory import RunProgress, find_runs, read_run, run_experiment, write_claims
+from joma.runs.directory import find_runs, read_run, run_experiment, write_claims
+from joma.runs.parts import RunProgress
 
 
 @pytest.fixture(autouse=True)

@@ -1,141 +1,154 @@
-"""Arguments in: parsers whose errors are one line, and settings as people type them."""
+"""Words in, settings out: the command line as the dataclasses of settings say it."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
-import itertools
-import re
-from pathlib import Path
-from typing import Any, NoReturn, get_type_hints
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
 
-from joma.errors import InputError
+from joma.errors import InputError, shown
+from joma.settings import Field, Value, as_text
+
+_HELP = ("-h", "--help")
 
 
 class _Parser(argparse.ArgumentParser):
     """An argparse parser whose errors can be told in one line."""
 
     def error(self, message: str) -> NoReturn:
-        raise argparse.ArgumentError(None, message)
+        raise InputError(f"{self.prog.removeprefix('joma ')}: {message} (see: {self.prog} --help)")
 
 
-def command_parser(command: str, description: str) -> argparse.ArgumentParser:
-    """A parser of a command with a few plain options."""
-    parser = _Parser(prog=f"joma {command}", description=description)
-    return _with_debug(parser)
+@dataclass(frozen=True)
+class Grammar:
+    """The options of one command: fields of settings, in the order in which its help shows them."""
 
+    command: str
+    """``run fig6``"""
+    description: str
+    fields: Mapping[str, Field]
 
-def settings_parser(command: str, description: str) -> argparse.ArgumentParser:
-    """A parser that knows types, YAML files and lists; its import is most of ``joma --help``'s time."""
-    from jsonargparse import ArgumentParser
+    def values(self, words: Iterable[str]) -> dict[str, Value] | None:
+        """What the words set; None where they ask for help.
 
-    return _with_debug(ArgumentParser(prog=f"joma {command}", description=description, exit_on_error=False))
+        Options may be written with dashes or underscores, with ``=`` or a blank; a switch needs no value, and
+        lists are written ``1,2`` or ``[1,2]``.
 
+        Raises:
+            InputError: an unknown option, a value of another type, an option without its value.
+        """
+        plain, wants_help = self._joined(list(words))
+        if wants_help:
+            return None
+        texts, unknown = self._parser().parse_known_args(plain)
+        if unknown:
+            raise InputError(
+                f"{self.command}: unknown argument {shown(unknown[0])}; {self._near(unknown[0])}"
+            )
+        return {name: self._value(self.fields[name], text) for name, text in vars(texts).items()}
 
-def _with_debug(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    return parser
+    def help(self, defaults: Mapping[str, Value]) -> str:
+        """The help text, with these defaults where they differ from the fields' own."""
+        return self._parser(defaults).format_help()
 
-
-def parse(parser: argparse.ArgumentParser, words: list[str]) -> Any:
-    """The options; what cannot be understood is an :class:`InputError` of one line."""
-    try:
-        return parser.parse_args(words)
-    except argparse.ArgumentError as error:
-        message = one_line(str(error))
-        if "nrecognized arguments" in message:
-            options = [option for action in parser._actions for option in action.option_strings]
-            unknown = message.partition("arguments:")[2].split()[0]
-            near = difflib.get_close_matches(unknown.split("=")[0], options, n=1, cutoff=0.6)
-            hint = f"did you mean {near[0]!r}?" if near else f"see: {parser.prog} --help"
-            raise InputError(f"{parser.prog}: unknown argument {unknown!r}; {hint}") from error
-        raise InputError(f"{parser.prog}: {_in_plain_words(message)} (see: {parser.prog} --help)") from error
-
-
-def _in_plain_words(message: str) -> str:
-    """``Parser key "steps": Expected a <class 'int'>. Got value: x`` -> ``--steps x: give an int``."""
-    found = re.match(
-        r'Parser key "(\w+)": .*?Expected a <class \'(\w+)\'>.*(?:Got|Given) value: (\S+)', message
-    )
-    if not found:
-        return message
-    or_none = " (or none)" if "NoneType" in message else ""
-    return f"--{found[1]} {found[3]} is not of the type {found[2]}{or_none}"
-
-
-def one_line(text: str) -> str:
-    """The text with every white space made one blank."""
-    return " ".join(text.split())
-
-
-def quiet_and_json(parser: argparse.ArgumentParser) -> None:
-    """Add the two options that most commands have."""
-    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
-    parser.add_argument("--json", action="store_true", help="machine-readable results on stdout")
-
-
-def words_of(text: str | None) -> tuple[str, ...] | None:
-    """``entropy,renyi_2`` as a tuple; None where the option was not given."""
-    return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def numbers_of(option: str, text: str | None) -> tuple[int, ...] | None:
-    """``0,5,11`` as a tuple; None where the option was not given."""
-    words = words_of(text)
-    if words is None:
-        return None
-    if not all(word.isdigit() for word in words):
-        raise InputError(f"{option} {text} is no list of numbers; write {option} 0,5,11.")
-    return tuple(int(word) for word in words)
-
-
-def preset_of(words: list[str]) -> str:
-    """The preset that the words, or else the configuration file, name; ``quick`` by default."""
-    named = _option(words, "--preset")
-    config = _option(words, "--config")
-    if named is None and config is not None:
-        import yaml
-
-        from joma.data.corpora import read_text
-
+    def _value(self, field: Field, text: str | list[str]) -> Value:
+        if isinstance(text, list):
+            return tuple(text)
         try:
-            content = yaml.safe_load(read_text(Path(config)))
-        except yaml.YAMLError as error:
-            raise InputError(f"{config} is not YAML ({one_line(str(error))}).") from error
-        if not isinstance(content, dict):
-            raise InputError(f"{config} holds no settings; write lines of the form 'steps: 1000'.")
-        named = content.get("preset")
-    return "quick" if named is None else str(named)
+            return field.from_text(text)
+        except (ValueError, OverflowError):
+            named = f"--{field.name.replace('_', '-')}"
+            if len(text) > 60:
+                text = f"{text[:40]}...{text[-10:]}"
+            numbers = field.several and str not in field.kinds
+            wanted = "no list of numbers: 0,5,11" if numbers else f"not of the type {field.type_name()}"
+            raise InputError(
+                f"{self.command}: {named} {text} is {wanted} (see: joma {self.command} --help)"
+            ) from None
 
+    def _options(self) -> dict[str, Field]:
+        found = {}
+        for name, field in self.fields.items():
+            if not field.positional:
+                found[f"--{name.replace('_', '-')}"] = field
+                if field.short:
+                    found[field.short] = field
+        return found
 
-def _option(words: list[str], option: str) -> str | None:
-    for word, following in itertools.pairwise([*words, ""]):
-        if word == option:
-            return following
-        if word.startswith(f"{option}="):
-            return word.partition("=")[2]
-    return None
-
-
-def plain_words(experiment: type[Any], words: list[str]) -> list[str]:
-    """Settings as people type them: dashes for underscores, ``1,2`` for lists, ``none`` for null."""
-    types = get_type_hints(experiment)
-    plain: list[str] = []
-    for word in words:
-        if word.startswith("--"):
+    def _joined(self, words: list[str]) -> tuple[list[str], bool]:
+        """Each option and its value as one word, ``--option=value``; and whether help was asked for."""
+        options = self._options()
+        plain: list[str] = []
+        waiting = ""
+        for word in words:
             option, equals, value = word.partition("=")
-            plain += [option.replace("-", "_").replace("__", "--", 1)] + ([value] if equals else [])
-        else:
-            plain.append(word)
-    for i in range(1, len(plain)):
-        kind = str(types.get(plain[i - 1].removeprefix("--"), ""))
-        if "None" in kind and plain[i].lower() == "none":
-            plain[i] = "null"
-        if kind.startswith("tuple") and not plain[i].startswith(("[", "(", "--")):
-            plain[i] = f"[{plain[i]}]"
-    return plain
+            if option.startswith("--"):
+                option = option.replace("_", "-")
+            field = options.get(option)
+            if field is None and option.startswith("--no-"):
+                switched = options.get(f"--{option[5:]}")
+                if switched is not None and bool in switched.kinds and not equals:
+                    option, field, equals, value = f"--{option[5:]}", switched, "=", "false"
+            if word in _HELP:
+                return [], True
+            if field is not None:
+                plain += (
+                    [f"{waiting}=true"]
+                    if waiting and bool in options[waiting].kinds
+                    else [waiting] * bool(waiting)
+                )
+                waiting = "" if equals else option
+                plain += [f"{option}={value}"] if equals else []
+            elif waiting and not (bool in options[waiting].kinds and not _is_truth(options[waiting], word)):
+                plain.append(f"{waiting}={word}")
+                waiting = ""
+            else:
+                plain += [f"{waiting}=true", word] if waiting else [word]
+                waiting = ""
+        if waiting:
+            plain.append(f"{waiting}=true" if bool in options[waiting].kinds else waiting)
+        return plain, False
+
+    def _near(self, word: str) -> str:
+        near = difflib.get_close_matches(word.split("=")[0][:100], self._options(), n=1, cutoff=0.6)
+        return f"did you mean {near[0]!r}?" if near else f"see: joma {self.command} --help"
+
+    def _parser(self, defaults: Mapping[str, Value] | None = None) -> argparse.ArgumentParser:
+        parser = _Parser(
+            prog=f"joma {self.command}",
+            description=self.description,
+            argument_default=argparse.SUPPRESS,
+            add_help=False,
+            allow_abbrev=False,
+        )
+        for name, field in self.fields.items():
+            text = _help(field, (defaults or {}).get(name, field.default))
+            if field.positional:
+                parser.add_argument(name, nargs="*" if field.several else "?", help=text)
+            else:
+                flags = [f"--{name.replace('_', '-')}", *([field.short] if field.short else [])]
+                if bool in field.kinds and defaults is not None:  # for the eye: a switch needs no value
+                    parser.add_argument(*flags, dest=name, action="store_true", help=text)
+                    continue
+                kind = next((kind for kind in field.kinds if kind is not type(None)), str)
+                metavar = f"{kind.__name__.upper()}{',...' if field.several else ''}"
+                parser.add_argument(*flags, dest=name, metavar=metavar, help=text)
+        parser.add_argument(*_HELP, action="store_true", help="show this text and end")
+        parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        return parser
 
 
-def frozen(value: Any) -> Any:
-    """Lists as the tuples that settings hold."""
-    return tuple(value) if isinstance(value, list) else value
+def _is_truth(field: Field, word: str) -> bool:
+    try:
+        field.from_text(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _help(field: Field, default: Value) -> str:
+    choices = f" ({', '.join(map(str, field.choices))})" if field.choices else ""
+    said = "" if default in (None, "", False, ()) else f" (default: {as_text(default)})"
+    return f"{field.help}{choices}{said}".replace("%", "%%")

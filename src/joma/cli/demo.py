@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from joma.checks.catalog import run_checks
+from joma.cli.options import DemoOptions
 from joma.experiments import catalog
 from joma.progress import Progress
 from joma.reporting.page import write_report
@@ -14,12 +16,17 @@ TOUR = ("fig4", "fig2", "snap_phases", "theorem5", "latent_depth", "fig6")
 """One or two of each family, quick ones, so that the tour stays within minutes; fig6 is the main job."""
 
 
+def do(options: DemoOptions) -> int:
+    """Run the tour and print where its report is."""
+    print(run_demo(Path(options.out), overwrite=options.overwrite, quiet=options.quiet))
+    return 0
+
+
 def run_demo(directory: Path, *, overwrite: bool = False, quiet: bool = False) -> Path:
     """Run the tour into a directory and write ``report.html`` there; returns the page's path.
 
     A tour that was cut short continues where it stopped.
     """
-    from joma.checks.catalog import run_checks
 
     def say(text: str) -> None:
         if not quiet:

@@ -7,14 +7,14 @@ that knows it: its ``__init__`` has the settings (light), ``run``, ``figure`` an
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
-from joma.errors import InputError, nearest
+from joma.errors import InputError, nearest, shown
 from joma.runs.job import Job
+from joma.settings import Value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,19 +23,27 @@ class Experiment(Job, ABC):
 
     cost: ClassVar[Mapping[str, str]]
     """Preset -> what it takes on two cores: ``{"quick": "2 min", "paper": "3 h"}``."""
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]]
+    presets: ClassVar[Mapping[str, Mapping[str, Value]]]
     """Preset -> the settings that differ from the defaults. ``quick`` is ``{}``."""
 
-    def command(self) -> str:
-        """What a user types to run it, apart from the settings."""
-        return f"joma run {self.name()}"
+    def command(self, preset: Mapping[str, Value]) -> str:
+        """What a user types to get the same tables; ``preset``: what the name of a preset stands for."""
+        words = self.as_words(preset)
+        named = next((name for name, values in self.presets.items() if values and values == preset), "")
+        return f"joma run {self.name()}{f' --preset {named}' if named else ''} {words}".rstrip()
 
     @classmethod
-    def from_preset(cls, preset: str = "quick", **settings: Any) -> Self:
+    def preset_values(cls, preset: str) -> Mapping[str, Value]:
+        """The settings that a preset changes; none for no preset.
+
+        Raises:
+            InputError: there is no such preset; the message names the nearest.
+        """
+        if preset and preset not in cls.presets:
+            raise InputError(f"{cls.name()} has no preset {shown(preset)}; {nearest(preset, cls.presets)}")
+        return cls.presets[preset] if preset else {}
+
+    @classmethod
+    def from_preset(cls, preset: str = "quick", **settings: Value) -> Self:
         """The experiment with a preset's settings, some of them replaced."""
-        if preset not in cls.presets:
-            raise InputError(f"{cls.name()} has no preset {preset!r}; {nearest(preset, cls.presets)}")
-        known = {field.name for field in dataclasses.fields(cls)}
-        for unknown in sorted(set(settings) - known):
-            raise InputError(f"{cls.name()} has no setting {unknown!r}; {nearest(unknown, known)}")
-        return cls(**{**cls.presets[preset], **settings})
+        return cls.of(**{**cls.preset_values(preset), **settings})

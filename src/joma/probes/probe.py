@@ -13,7 +13,8 @@ from torch import nn
 
 from joma.errors import InputError, nearest
 from joma.probes.reading.loading import LoadedModel, load_model
-from joma.probes.reading.texts import BATCH_TOKENS, TokenBatch, Windows, windows
+from joma.probes.reading.settings import BATCH_TOKENS
+from joma.probes.reading.texts import TokenBatch, Windows, windows
 from joma.probes.sections.attention import STATISTICS, attention_statistics
 from joma.probes.sections.coherence import representation_coherence
 from joma.probes.sections.joint_dynamics import joint_dynamics

@@ -7,19 +7,15 @@ are light, so that listing jobs imports nothing heavy; what it does lies beside 
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
-import math
-import operator
 import types
 from abc import ABC
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from joma.errors import InputError, nearest
-from joma.progress import usable_cores
-from joma.threads import limited
+from joma.settings import Settings, Value, setting
+from joma.threads import limited, usable_cores
 
 if TYPE_CHECKING:
     import pandas
@@ -28,49 +24,19 @@ if TYPE_CHECKING:
     from joma.claim import Claim
     from joma.progress import Progress
 
-_BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
-    "at_least": operator.ge,
-    "at_most": operator.le,
-    "above": operator.gt,
-    "below": operator.lt,
-}
-
-
-def setting(
-    default: Any,
-    help: str,
-    *,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    choices: Sequence[Any] | None = None,
-    repeats: bool = False,
-) -> Any:
-    """A field of an experiment: its default, one line of help, and the values that make sense.
-
-    For a tuple, the bounds and choices hold for each member; it is never empty, and a value stands in
-    it once, unless it ``repeats`` (one of several lists that belong together).
-    """
-    limits = {
-        "at_least": at_least,
-        "at_most": at_most,
-        "above": above,
-        "below": below,
-        "choices": choices,
-    }
-    return dataclasses.field(default=default, metadata={"help": help, "limits": limits, "repeats": repeats})
+__all__ = ["Job", "setting"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job(ABC):
+class Job(Settings, ABC):
     """Settings that can be run into a directory.
 
     A subclass is a frozen keyword-only dataclass whose fields are made with :func:`setting`. The package
     that defines it has three modules beside it:
 
     * ``run``: ``run(settings, progress) -> {name of a table: tidy table}`` measures;
-    * ``figure``: ``draw(settings, tables) -> Figure``, from the tables alone;
+    * ``figure``: ``draw(settings, tables) -> Figure``, from the tables alone, and, where a terminal can show
+      some of it, ``printed(settings, tables) -> str``;
     * ``claims``: ``claims(settings, tables) -> [Claim, ...]``, from the tables alone, and, where there is
       more to say than the claims do, ``answer(settings, tables) -> [sentence, ...]``.
 
@@ -90,40 +56,6 @@ class Job(ABC):
 
     seed: int = setting(0, "seed of every random number", at_least=0)
 
-    def __post_init__(self) -> None:
-        types = get_type_hints(type(self))
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            members = value if isinstance(value, tuple) else (value,)
-            for member in members:
-                self._check(field, types[field.name], member)
-            if not members:
-                raise InputError(f"{self.name()}: setting {field.name} is empty; give at least one value.")
-            if len(set(members)) < len(members) and not field.metadata.get("repeats"):
-                raise InputError(
-                    f"{self.name()}: setting {field.name} = {value!r} repeats a value; give each once."
-                )
-
-    def _check(self, field: dataclasses.Field[Any], kind: Any, value: Any) -> None:
-        where = f"{self.name()}: setting {field.name} = {value!r}"
-        wanted = [t for t in _plain_types(kind) if isinstance(t, type)]
-        ok = any(_is_a(value, t) for t in wanted)
-        if wanted and not ok:
-            names = " or ".join(sorted({"none" if t is type(None) else t.__name__ for t in wanted}))
-            raise InputError(f"{where} has the wrong type; give {names}.")
-        limits = field.metadata.get("limits", {})
-        if value is None:
-            return
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{where} is not a finite number.")
-        choices = limits.get("choices")
-        if choices is not None and value not in choices:
-            raise InputError(f"{where} is unknown; {nearest(str(value), map(str, choices))}")
-        bounds = {key: limits[key] for key in _BOUNDS if limits.get(key) is not None}
-        if not all(_BOUNDS[key](value, bound) for key, bound in bounds.items()):
-            words = " and ".join(f"{key.replace('_', ' ')} {bound:g}" for key, bound in bounds.items())
-            raise InputError(f"{where} is out of range; give a value {words}.")
-
     @classmethod
     def name(cls) -> str:
         """The job's name: that of its package."""
@@ -133,9 +65,18 @@ class Job(ABC):
         """The run's title in a report."""
         return self.title
 
-    def command(self) -> str:
-        """What a user types to run it, apart from the settings."""
-        return f"joma {self.name()}"
+    def directory(self) -> str:
+        """Where the run goes if nobody says."""
+        return f"runs/{self.name()}"
+
+    def command(self, preset: Mapping[str, Value]) -> str:
+        """What a user types to get the same tables; ``preset``: what the name of a preset stands for."""
+        return f"joma {self.name()} {self.as_words(preset)}".rstrip()
+
+    @classmethod
+    def preset_values(cls, preset: str) -> Mapping[str, Value]:
+        """The settings that the preset of this name changes; jobs have none, experiments do."""
+        return {}
 
     def run(self, progress: Progress) -> dict[str, pandas.DataFrame]:
         """Measure: name of a table -> tidy table."""
@@ -160,6 +101,13 @@ class Job(ABC):
         say = getattr(self._beside("claims"), "answer", None)
         return [] if say is None else say(self, tables)
 
+    def printed(self, tables: Mapping[str, pandas.DataFrame]) -> str:
+        """What a terminal shows beside claims and answer; empty where there is nothing more."""
+        if type(self).draw is not Job.draw:
+            return ""
+        show = getattr(self._beside("figure"), "printed", None)
+        return "" if show is None else show(self, tables)
+
     def caption(self) -> str:
         """What the figure shows, for those who cannot see it: what its ``draw`` says of itself."""
         own = type(self).draw
@@ -168,21 +116,3 @@ class Job(ABC):
 
     def _beside(self, module: str) -> types.ModuleType:
         return importlib.import_module(f"{type(self).__module__}.{module}")
-
-
-def _plain_types(kind: Any) -> list[Any]:
-    """``tuple[int, ...] | None`` -> [int, NoneType]; Literal -> the types of its members."""
-    origin = get_origin(kind)
-    if origin in (Union, types.UnionType):
-        return [t for part in get_args(kind) for t in _plain_types(part)]
-    if origin is tuple:
-        return [t for part in get_args(kind) if part is not Ellipsis for t in _plain_types(part)]
-    if origin is Literal:
-        return [type(member) for member in get_args(kind)]
-    return [kind]
-
-
-def _is_a(value: Any, kind: type) -> bool:
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, (int, float)) if kind is float else isinstance(value, kind)

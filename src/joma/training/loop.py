@@ -91,6 +91,8 @@ def train(
         InputError: a text shorter than one batch.
     """
     progress = progress or Progress()
+    weight = next(model.parameters())
+    progress.used(str(weight.device), str(weight.dtype).removeprefix("torch."))
     wanted = frozenset(measure_at)
     batches = Batches(text.training, recipe.batch, recipe.length, recipe.order, recipe.seed)
     cross_entropy = OutputCrossEntropy()

@@ -21,14 +21,13 @@ from torch import Tensor, nn
 from joma.errors import InputError
 from joma.probes.families.anatomy import Block, find_blocks
 from joma.probes.neurons.attended import AttendedTokens
+from joma.probes.neurons.settings import TOP
 from joma.probes.neurons.top_contexts import TopContexts
 from joma.probes.reading.lent import untouched
 from joma.probes.reading.passes import device_of, run_batch
 from joma.probes.reading.texts import TokenBatch
 from joma.progress import Progress
 
-TOP = 16
-"""Contexts kept for each neuron, by default."""
 ATTENDED = 8
 """Attended tokens kept for each context."""
 FIRST_POSITION = 8

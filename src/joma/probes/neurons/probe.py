@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from joma.errors import InputError
-from joma.probes.neurons.find import TOP, NeuronContexts, find_neurons
+from joma.probes.neurons.find import NeuronContexts, find_neurons
 from joma.probes.neurons.meaning import embedding_matrix
 from joma.probes.neurons.scores import (
-    SMALLEST,
     choose_neurons,
     context_tables,
     layer_table,
@@ -23,20 +22,13 @@ from joma.probes.neurons.scores import (
     null_table,
     score_layers,
 )
+from joma.probes.neurons.settings import BATCH_TOKENS, SHOWN, SMALLEST, TOKENS, TOP, WINDOW
 from joma.probes.reading.loading import load_model
 from joma.probes.reading.texts import windows
 from joma.progress import Progress
 
 if TYPE_CHECKING:
     import pandas
-
-TOKENS = 50_000
-"""Tokens that are read where nobody asks for more or fewer and the text has them."""
-WINDOW = 128
-"""Tokens of a window."""
-BATCH_TOKENS = 1_024
-SHOWN = 24
-"""Neurons whose contexts are shown."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +48,7 @@ def probe_neurons(
     tokenizer: Any = None,
     revision: str | None = None,
     column: str | None = None,
-    length: int = WINDOW,
+    length: int | None = WINDOW,
     tokens: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
     layers: Sequence[int] | None = None,

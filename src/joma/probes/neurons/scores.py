@@ -20,14 +20,13 @@ from joma.measures.superposition import (
 )
 from joma.probes.neurons.find import LayerContexts, NeuronContexts
 from joma.probes.neurons.meaning import folded, relatedness
+from joma.probes.neurons.settings import SMALLEST
 
 if TYPE_CHECKING:
     import pandas
 
 NULL_SCORES = 2000
 """Shuffled neurons of each layer, about; a layer of more neurons has as many as it has neurons."""
-SMALLEST = 3
-"""Contexts that make a pattern, by default."""
 BEFORE, BEHIND, BESIDE = 28, 5, 2
 """Tokens shown before and behind the query, and on either side of bold tokens farther away."""
 LEVEL = 0.05

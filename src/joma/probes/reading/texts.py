@@ -17,13 +17,7 @@ from torch import Tensor, nn
 
 from joma.data.corpora import read_text
 from joma.errors import InputError, nearest
-
-TOKENS = 8_192
-"""Tokens that are run where nobody asks for more or fewer."""
-WINDOW = 512
-"""Tokens of a window, by default."""
-BATCH_TOKENS = 2_048
-"""Tokens of a batch, padding included."""
+from joma.probes.reading.settings import BATCH_TOKENS, TOKENS, WINDOW
 
 _TABLES = (".parquet", ".csv", ".jsonl", ".json")
 _POSITION_SETTINGS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_seq_length")

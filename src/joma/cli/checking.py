@@ -1,0 +1,20 @@
+"""``joma check``."""
+
+from __future__ import annotations
+
+import json
+
+from joma.checks.catalog import run_checks
+from joma.cli.options import CheckOptions
+from joma.progress import Progress
+from joma.reporting.terminal import claims_as_text
+
+
+def do(options: CheckOptions) -> int:
+    """Compute the claims and print them."""
+    claims = run_checks(options.names, Progress(quiet=options.quiet))
+    if options.json:
+        print(json.dumps([claim.as_dict() for claim in claims], indent=1))
+    else:
+        print(claims_as_text(claims))
+    return 0

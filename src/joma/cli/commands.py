@@ -1,0 +1,48 @@
+"""The commands: what each is for, and where its words are read and its work is done."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command; its modules are found when it is called, so that help is fast."""
+
+    summary: str
+    words: str
+    """The light module whose ``read`` understands the words, or shows help and returns None."""
+    work: str
+    """The module whose ``do`` does what was read, and returns the exit status."""
+
+    def __call__(self, name: str, words: list[str]) -> int:
+        """Read the words and do what they say."""
+        asked = importlib.import_module(f"joma.cli.{self.words}").read(name, self.summary, words)
+        if asked is None:
+            return 0
+        status: int = importlib.import_module(f"joma.cli.{self.work}").do(asked)
+        return status
+
+
+COMMANDS = {
+    "demo": Command(
+        "the tour, in minutes: theory checked, a few experiments run, a report to look at", "options", "demo"
+    ),
+    "check": Command(
+        "every theorem, lemma and erratum of the papers, verified numerically", "options", "checking"
+    ),
+    "list": Command(
+        "the experiments, with the figure or table they reproduce and what they cost", "options", "listing"
+    ),
+    "run": Command(
+        "one experiment: tables, figure, and the paper's claims against what was measured",
+        "experiments",
+        "jobs",
+    ),
+    "probe": Command("attention entropy, stable ranks, salience ... of a real model", "instruments", "jobs"),
+    "neurons": Command(
+        "pattern superposition: one neuron that answers to unrelated contexts", "instruments", "jobs"
+    ),
+    "report": Command("results as one self-contained HTML page", "options", "reports"),
+}

@@ -1,0 +1,45 @@
+"""``joma run``, ``joma probe``, ``joma neurons``: a job into its directory, and what it found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from joma.cli.options import InstrumentOptions, JobCall
+from joma.instruments.base import Instrument
+from joma.instruments.probe import ProbeRun
+from joma.reporting.page import write_report
+from joma.reporting.terminal import run_as_text
+from joma.runs.directory import Run, run_experiment
+from joma.runs.job import Job
+
+
+def do(call: JobCall) -> int:
+    """Run the job and print its tables, claims and answer, or what ``--json`` and ``--csv`` ask for."""
+    job, options = call.job, call.options
+    directory = Path(options.out or job.directory())
+    run = run_experiment(job, directory, preset=call.preset, overwrite=options.overwrite, quiet=options.quiet)
+    made = directory
+    if isinstance(job, Instrument):
+        made = write_report([run], directory / "report.html")
+    if options.json:
+        print(json.dumps(_as_json(job, run), indent=1))
+    elif isinstance(job, Instrument) and isinstance(options, InstrumentOptions) and options.csv:
+        print(run.tables[job.main_table()].to_csv(index=False), end="")
+    else:
+        print("\n".join(filter(None, [job.printed(run.tables), run_as_text(run), str(made)])))
+    return 0
+
+
+def _as_json(job: Job, run: Run) -> object:
+    """Directory and claims; of a model's measurements the tables too; of weights alone the rows."""
+    claims = [claim.as_dict() for claim in run.claims]
+    if not isinstance(job, Instrument):
+        return {"directory": str(run.directory), "claims": claims}
+    tables = {
+        name: json.loads(table.to_json(orient="records", double_precision=15))
+        for name, table in run.tables.items()
+    }
+    if isinstance(job, ProbeRun) and job.weights:
+        return tables["ranks"]
+    return {"directory": str(run.directory), "tables": tables, "claims": claims}

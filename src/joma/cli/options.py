@@ -1,0 +1,111 @@
+"""The options of the commands, as settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from joma.cli.arguments import Grammar
+from joma.runs.job import Job
+from joma.settings import Field, Settings, Value, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quiet(Settings):
+    """Options of every command that computes."""
+
+    quiet: bool = setting(False, "no progress on stderr", short="-q")
+    json: bool = setting(False, "machine-readable results on stdout")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListOptions(Settings):
+    """Options of ``joma list``."""
+
+    json: bool = setting(False, "machine-readable list on stdout")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(Quiet):
+    """Options of ``joma check``."""
+
+    names: tuple[str, ...] = setting(
+        (), "groups of checks, such as theorem2 or lemma4 (default: all)", positional=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions(Settings):
+    """Options of ``joma demo``."""
+
+    out: str = setting("joma-demo", "directory for the runs and the report", short="-o")
+    overwrite: bool = setting(False, "start over")
+    quiet: bool = setting(False, "no progress on stderr", short="-q")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(Settings):
+    """Options of ``joma report``."""
+
+    directories: tuple[str, ...] = setting((), "run directories, or folders that hold some", positional=True)
+    out: str = setting("", "the page (default: report.html in the first directory)", short="-o")
+    overwrite: bool = setting(False, "replace a file that joma did not write")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(Quiet):
+    """Options of the commands that fill a run directory."""
+
+    out: str = setting("", "directory of the results", short="-o")
+    overwrite: bool = setting(False, "start over, whatever the directory holds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(JobOptions):
+    """Options of ``joma run``."""
+
+    preset: str = setting("quick", "starting point")
+    config: str = setting("", "YAML file of settings; words on the command line count more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstrumentOptions(JobOptions):
+    """Options of the commands on real models."""
+
+    csv: bool = setting(False, "the main table as CSV on stdout")
+
+
+@dataclass(frozen=True)
+class JobCall:
+    """A job, and how it was asked for."""
+
+    job: Job
+    options: JobOptions
+    preset: str = ""
+
+
+_PLAIN = {"list": ListOptions, "check": CheckOptions, "demo": DemoOptions, "report": ReportOptions}
+
+
+def read(command: str, summary: str, words: list[str]) -> Settings | None:
+    """The options of a command that runs no job; None where help was asked for, and shown."""
+    kind: type[Settings] = _PLAIN[command]
+    grammar = Grammar(command, summary, kind.fields())
+    values = grammar.values(words)
+    if values is None:
+        print(grammar.help({}), end="")
+        return None
+    return kind.of(**values)
+
+
+def together(options: type[JobOptions], job: type[Job]) -> dict[str, Field]:
+    """The job's positional settings, the options, the other settings; a name means one of them."""
+    ordered = sorted(job.fields().items(), key=lambda item: not item[1].positional)
+    first = {name: field for name, field in ordered if field.positional}
+    return first | dict(options.fields()) | dict(ordered)
+
+
+def divided(options: type[JobOptions], given: Mapping[str, Value]) -> tuple[JobOptions, dict[str, Value]]:
+    """The options, and what is left: the job's settings."""
+    own = {name: value for name, value in given.items() if name in options.fields()}
+    return options.of(**own), {name: value for name, value in given.items() if name not in own}

@@ -1,0 +1,38 @@
+"""Pattern superposition in a real model (``joma neurons``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from joma.instruments.base import Instrument
+from joma.probes.neurons.settings import BATCH_TOKENS, SHOWN, SMALLEST, TOP, WINDOW
+from joma.probes.reading.settings import Reading
+from joma.settings import setting
+
+_READING = Reading(length=WINDOW, batch_tokens=BATCH_TOKENS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeuronsRun(Instrument):
+    """One neuron that answers to unrelated contexts, as in JoMA Fig. 10.
+
+    The settings are those of :func:`joma.neurons`.
+
+    Tables: those of :class:`joma.probes.neurons.probe.Neurons`.
+    """
+
+    title = "neurons that answer to unrelated patterns"
+    reproduces = "JoMA Fig. 10"
+
+    reading: Reading = _READING
+    layers: tuple[int, ...] | None = setting(None, "numbers of the layers: 0,5,11 (none: all)", at_least=0)
+    neurons: tuple[int, ...] | None = setting(
+        None, "numbers of the neurons in each layer: 7,300 (none: all)", at_least=0
+    )
+    top: int = setting(TOP, "contexts kept for each neuron", at_least=4)
+    smallest: int = setting(SMALLEST, "contexts that make a pattern", at_least=2)
+    show: int = setting(SHOWN, "neurons whose contexts are written out", at_least=1)
+
+    def heading(self) -> str:
+        """Which model, and which text."""
+        return f"the neurons of {self.reading.model} on {self.reading.text}: {self.title}"

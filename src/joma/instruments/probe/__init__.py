@@ -1,0 +1,69 @@
+"""A real model measured on a real text, or its weights alone (``joma probe``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from joma.errors import InputError
+from joma.instruments.base import Instrument
+from joma.runs.job import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeRun(Instrument):
+    """Attention entropy, stable ranks, coherence, salience, joint dynamics of a real model.
+
+    The settings are those of :func:`joma.probe`; with ``weights``, of :func:`joma.probe_weights`.
+
+    Tables: those of :class:`joma.probes.probe.Probe`; with ``weights``, ``ranks`` and ``layers``.
+    """
+
+    title = "a model probed on a text"
+    reproduces = "instruments for JoMA Sec. 3.1, 4 and 7"
+
+    weights: bool = setting(False, "weights alone, shard by shard, no model built")
+    sections: tuple[str, ...] | None = setting(
+        None, "of attention,ranks,coherence,joint_dynamics,salience (none: all)"
+    )
+    statistics: tuple[str, ...] | None = setting(None, "of the attention: entropy,renyi_2,self_mass, ...")
+    layers: tuple[int, ...] | None = setting(None, "numbers of the layers: 0,5,11 (none: all)", at_least=0)
+    heads: tuple[int, ...] | None = setting(None, "numbers of the heads (none: all)", at_least=0)
+    rows: float | None = setting(
+        None, "share of the attention's rows to measure: 0.125 (none: all)", above=0, below=1
+    )
+    attention_matrices: bool = setting(
+        False, "stable ranks of query, key, value, output matrices too", short="--attention"
+    )
+    certify: bool = setting(False, "with --weights: prove the error bounds")
+
+    def heading(self) -> str:
+        """Which model, and which text."""
+        name = Path(self.reading.model).name or self.reading.model
+        if self.weights:
+            return f"the weights of {name}"
+        return f"{name}, probed on {Path(self.reading.text).name}" if self.reading.text else f"{name}, probed"
+
+    def directory(self) -> str:
+        """Weights have a place of their own."""
+        return super().directory().replace("/probe-", "/weights-", 1) if self.weights else super().directory()
+
+    def main_table(self) -> str:
+        """A row per layer, or of weights alone per matrix and statistic."""
+        return "ranks" if self.weights else "layers"
+
+    def check_complete(self) -> None:
+        """A text or the weights alone, and nothing that belongs to the other."""
+        if not self.weights:
+            if self.certify:
+                raise InputError("probe: --certify goes with --weights.")
+            if not self.reading.text:
+                raise InputError("probe: --text FILE is required, or --weights for the weights alone.")
+            super().check_complete()
+        elif self.reading.text or self.sections or self.statistics or self.heads or self.rows:
+            raise InputError(
+                "probe: --weights reads no text; leave --text, --sections, --statistics, --heads and "
+                "--rows out."
+            )
+        elif not self.reading.model:
+            raise InputError(f"probe: name a model first: {self.fields()['model'].help}.")

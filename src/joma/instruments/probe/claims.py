@@ -1,0 +1,101 @@
+"""Theorem 1's prediction and the embeddings' orthogonality, judged on a user's model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypedDict
+
+import pandas as pd
+
+from joma.claim import Claim, judge, not_tested
+from joma.instruments.probe import ProbeRun
+from joma.reporting.probe_text import probe_sentences
+
+_NEARLY = 2.0
+_CLEAR = 3.0
+
+
+class _Identity(TypedDict):
+    id: str
+    source: str
+    statement: str
+
+
+def claims(settings: ProbeRun, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+    """Theorem 1's prediction for the attention, and the embeddings' orthogonality; none of weights alone."""
+    return [] if settings.weights else [_joint_dynamics_claim(tables), _orthogonality_claim(tables)]
+
+
+def answer(settings: ProbeRun, tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """A sentence a section."""
+    return probe_sentences(tables)
+
+
+def _joint_dynamics_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:
+    identity: _Identity = {
+        "id": "probe.joint_dynamics",
+        "source": "JoMA Thm 1",
+        "statement": "attention's logits grow with half the sum of squares of what the hidden neurons see of "
+        "a context token through the head",
+    }
+    if "joint_dynamics" not in tables:
+        return not_tested(**identity, reason=_why_missing(tables, "joint_dynamics"))
+    rows = tables["joint_dynamics"]
+    rows = rows[rows["position"].isna() & rows["head"].notna() & (rows["sink"] == "out")]
+    index = rows[(rows["metric"] == "index") & (rows["given"] == "nothing")]
+    linear = index[index["scale"] == "linear"]["value"].dropna()
+    null = rows[(rows["metric"] == "null") & (rows["scale"] == "linear")]["value"].dropna()
+    if linear.empty or null.empty:
+        return not_tested(**identity, reason="no query sees enough keys for a correlation")
+    log = index[index["scale"] == "log"]["value"]
+    partial = rows[(rows["metric"] == "index") & (rows["given"] == "position and value_norm")]
+    partial = partial[partial["scale"] == "linear"]["value"]
+    positive = float((linear > 0).mean())
+    measured = float(linear.mean())
+    return judge(
+        measured > _CLEAR * float(null.abs().mean()) and positive > 0.5,
+        **identity,
+        expected=f"a positive correlation, {_CLEAR:g} times that of shuffled tokens, in most heads",
+        measured=measured,
+        null=float(null.abs().mean()),
+        null_description="mean |correlation| with the prediction shuffled over the tokens",
+        evidence=f"log-attention against the prediction, query by query, first key left out; positive in "
+        f"{positive:.0%} of {len(linear)} heads; log against log {log.mean():.3f}; with position and the "
+        f"value's norm held fixed {partial.mean():.3f}. The theorem is for exp attention and equal rates",
+    )
+
+
+def _orthogonality_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:
+    identity: _Identity = {
+        "id": "probe.orthogonality",
+        "source": "JoMA Sec. 2 and 7",
+        "statement": "the embeddings of distinct tokens are nearly orthogonal",
+    }
+    if "coherence" not in tables:
+        return not_tested(**identity, reason=_why_missing(tables, "coherence"))
+    rows = tables["coherence"]
+    rows = rows[(rows["metric"] == "mean_absolute_cosine") & (rows["pairs"] == "different")]
+    table = rows[(rows["place"] == "embedding")].set_index("centred")
+    if table.empty:
+        return not_tested(**identity, reason="the model has no table of embeddings that could be found")
+    inputs = rows[(rows["place"] == "input") & (rows["layer"] == rows["other_layer"]) & ~rows["centred"]]
+    measured, random = float(table.loc[False, "value"]), float(table.loc[False, "random"])
+    return judge(
+        measured <= _NEARLY * random,
+        **identity,
+        expected=f"mean |cos| at most {_NEARLY:g} times that of random directions",
+        measured=measured,
+        null=random,
+        null_description=f"independent random directions in {int(table.loc[False, 'width'])} dimensions",
+        evidence=f"embedding table; with the mean vector removed {float(table.loc[True, 'value']):.3f}; at "
+        f"the layers' inputs {inputs['value'].min():.3f} to {inputs['value'].max():.3f}",
+    )
+
+
+def _why_missing(tables: Mapping[str, pd.DataFrame], section: str) -> str:
+    if "not_measured" in tables:
+        rows = tables["not_measured"]
+        reasons = rows[rows["section"] == section]["reason"]
+        if len(reasons):
+            return str(reasons.iloc[0])
+    return f"the section {section} was not asked for"

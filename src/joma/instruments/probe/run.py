@@ -1,0 +1,60 @@
+"""The sections of a probe, or the ranks of a checkpoint's matrices, as tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from joma.errors import InputError
+from joma.instruments.probe import ProbeRun
+from joma.probes.probe import Probe, probe
+from joma.probes.reading.loading import resolve
+from joma.probes.reading.settings import Reading
+from joma.probes.sections.attention import STATISTICS
+from joma.probes.summary import layer_summary
+from joma.probes.weights.ranks import probe_weights
+from joma.progress import Progress
+from joma.runs.directory import Run, record_run
+
+
+def run(settings: ProbeRun, progress: Progress) -> dict[str, pd.DataFrame]:
+    """What :func:`joma.probe` or :func:`joma.probe_weights` finds."""
+    settings.check_complete()
+    if settings.weights:
+        tables = {"ranks": progress.part("ranks", lambda: _ranks(settings, progress))}
+        return {**tables, "layers": layer_summary(tables)}
+    return probe(
+        **settings.reading.arguments(),
+        sections=settings.sections,
+        statistics=STATISTICS if settings.statistics is None else settings.statistics,
+        layers=settings.layers,
+        heads=settings.heads,
+        rows=settings.rows,
+        attention_matrices=settings.attention_matrices,
+        progress=progress,
+    ).tables
+
+
+def _ranks(settings: ProbeRun, progress: Progress) -> pd.DataFrame:
+    return probe_weights(
+        resolve(settings.reading.model),
+        attention=settings.attention_matrices,
+        certify=settings.certify,
+        layers=settings.layers,
+        progress=progress,
+    )
+
+
+def write_probe(found: Probe, directory: str | Path, *, overwrite: bool = False) -> Run:
+    """Write what :func:`joma.probe` found as a run directory, which ``joma report`` can show.
+
+    Raises:
+        RunDirectoryError: the directory holds something already, or cannot be written.
+    """
+    if not found.tables:
+        raise InputError("this probe has no table to write.")
+    name = str(found.tables["model"]["model"].iloc[0])
+    return record_run(
+        ProbeRun(reading=Reading(model=name)), Path(directory), found.tables, overwrite=overwrite
+    )

@@ -1,0 +1,64 @@
+"""What is said whenever a model reads a text: which, how long, where; light, for every command that asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from joma.data.corpora import named_text
+from joma.settings import Settings, setting
+
+TOKENS = 8_192
+"""Tokens that are run where nobody asks for more or fewer."""
+WINDOW = 512
+"""Tokens of a window, by default."""
+BATCH_TOKENS = 2_048
+"""Tokens of a batch, padding included."""
+
+
+class ReadingArguments(TypedDict):
+    """The keywords that :func:`joma.probe` and its like have in common."""
+
+    model: str
+    text: Path | str
+    column: str | None
+    tokenizer: str | None
+    length: int | None
+    tokens: int | None
+    batch_tokens: int
+    device: str
+    dtype: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading(Settings):
+    """A model reads a text."""
+
+    model: str = setting(
+        "", "folder, .gguf file or name on the Hugging Face hub (id@revision)", positional=True
+    )
+    text: str = setting("", "text file, table with a column, .npy of token ids, or a named corpus")
+    column: str | None = setting(None, "column of the table that holds the texts")
+    tokenizer: str | None = setting(None, "name or folder of a tokenizer, in place of the model's own")
+    length: int | None = setting(
+        None, f"tokens of a window (none: {WINDOW}, or the model's positions)", at_least=2
+    )
+    tokens: int | None = setting(None, f"tokens to read, in whole windows (none: about {TOKENS})", at_least=2)
+    batch_tokens: int = setting(BATCH_TOKENS, "tokens of a batch, padding included", at_least=2)
+    device: str = setting("auto", "auto, cpu, cuda or cuda:i")
+    dtype: str | None = setting(None, "float32, bfloat16 or float16 (none: float32 on a CPU)")
+
+    def arguments(self) -> ReadingArguments:
+        """As keywords; the text is a path, or the text of a corpus that is named."""
+        return {
+            "model": self.model,
+            "text": named_text(self.text),
+            "column": self.column,
+            "tokenizer": self.tokenizer,
+            "length": self.length,
+            "tokens": self.tokens,
+            "batch_tokens": self.batch_tokens,
+            "device": self.device,
+            "dtype": self.dtype,
+        }

@@ -1,0 +1,47 @@
+"""Tables on disk: Parquet, written whole, and read only as what the run wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+
+from joma.errors import RunDirectoryError
+from joma.files import digest, whole_file
+
+
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    """Write a table, whole or not at all."""
+    with whole_file(path) as temporary:
+        table.to_parquet(temporary, index=False, write_page_checksum=True)
+
+
+def read_table(path: Path, checksum: str | None = None) -> pd.DataFrame:
+    """Read a table.
+
+    Raises:
+        RunDirectoryError: no regular file, damaged, or not the one with this checksum.
+    """
+    check_file(path, checksum)
+    try:
+        return pd.read_parquet(path, page_checksum_verification=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise damaged(path, reason) from error
+
+
+def check_file(path: Path, checksum: str | None) -> None:
+    """Raises RunDirectoryError unless the path is a regular file, and, if a checksum is given, its own."""
+    if not path.is_file() or not path.resolve().is_relative_to(path.parent.resolve()):
+        raise RunDirectoryError(f"{path} is no regular file of its directory; remove it and run again.")
+    try:
+        if checksum is not None and digest(path) != checksum:
+            raise damaged(path, "its content is not what the run wrote")
+    except OSError as error:
+        raise damaged(path, error.strerror or str(error)) from error
+
+
+def damaged(path: Path, reason: str) -> RunDirectoryError:
+    """The error for a file of a run directory that cannot be used."""
+    return RunDirectoryError(f"{path} is damaged ({reason}); delete it and run again.")
