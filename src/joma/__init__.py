@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from joma.version import __version__
+
 if TYPE_CHECKING:
     from joma.instruments.probe.run import write_probe
     from joma.measures.attention.entropy import AttentionEntropy, attention_entropy
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from joma.probes.reading.loading import load_model
     from joma.probes.watching.watch import watch
     from joma.probes.weights.ranks import probe_weights
-
-__version__ = "0.1.0"
 
 _HOME = {
     "AttentionEntropy": "joma.measures.attention.entropy",

@@ -251,7 +251,7 @@ def test_interruption_is_one_line_and_the_run_continues(tmp_path: Path) -> None:
     settings = "--corpus python-reference --vocabulary-size 200 --width 16 --hidden 16 --windows 5"
     command = [
         sys.executable,
-        *f"-m joma run fig6 {settings} --measure-every 100 --steps 1500 --out {tmp_path}/run".split(),
+        *f"-m joma run fig6 {settings} --measure-every 50 --steps 500 --out {tmp_path}/run".split(),
     ]
     running = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from joma import __version__
 from joma.cli.commands import COMMANDS
 from joma.errors import InputError, JomaError, nearest, one_line, shown
+from joma.version import __version__
 
 _USAGE = (
     "usage: joma COMMAND [options]\n\n"

@@ -12,13 +12,13 @@ import pandas as pd
 import torch
 import yaml
 
-import joma
 from joma.errors import InputError, RunDirectoryError, shown
 from joma.files import write_text
 from joma.plain_yaml import read_yaml
 from joma.runs.job import Job
 from joma.runs.parts import holds_work, notes_of
 from joma.settings import Value
+from joma.version import __version__
 
 SETTINGS = "settings.yaml"
 FORMAT = 2
@@ -54,7 +54,7 @@ def describe(job: Job, preset: str, values: Mapping[str, Value]) -> Description:
 def environment() -> Description:
     """Format and versions."""
     versions = {
-        "joma": joma.__version__,
+        "joma": __version__,
         "torch": str(torch.__version__),
         "python": platform.python_version(),
         "platform": platform.platform(),
