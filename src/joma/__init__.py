@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from joma.measures.entropy import entropy_of_logits, entropy_of_probabilities
     from joma.measures.ranks.spectral_norm import spectral_norm
     from joma.measures.ranks.stable_rank import effective_rank, stable_rank, stable_rank_estimate
+    from joma.probes.live.monitor import Monitor
     from joma.probes.neurons.probe import Neurons
     from joma.probes.neurons.probe import probe_neurons as neurons
     from joma.probes.probe import Probe, probe
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AttentionEntropy": "joma.measures.attention.entropy",
+    "Monitor": "joma.probes.live.monitor",
     "Neurons": "joma.probes.neurons.probe",
     "Probe": "joma.probes.probe",
     "attention_entropy": "joma.measures.attention.entropy",
@@ -45,9 +47,12 @@ _HOME = {
     "write_probe": "joma.instruments.probe.run",
 }
 """Public name -> its module, and its name there where that is another."""
+_SUBMODULES = ("hf", "lightning", "theory")
+"""Found as attributes, without an import of their own."""
 
 __all__ = [
     "AttentionEntropy",
+    "Monitor",
     "Neurons",
     "Probe",
     "__version__",
@@ -69,6 +74,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"joma.{name}")
     if name in _HOME:
         module, _, other = _HOME[name].partition(":")
         return getattr(importlib.import_module(module), other or name)

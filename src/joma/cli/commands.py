@@ -44,5 +44,6 @@ COMMANDS = {
     "neurons": Command(
         "pattern superposition: one neuron that answers to unrelated contexts", "instruments", "jobs"
     ),
+    "monitor": Command("where a training run stands: its alarms and messages", "options", "monitoring"),
     "report": Command("results as one self-contained HTML page", "options", "reports"),
 }

@@ -53,6 +53,15 @@ class ReportOptions(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MonitorOptions(Settings):
+    """Options of ``joma monitor``."""
+
+    directory: str = setting("", "folder that joma.Monitor writes", positional=True)
+    follow: bool = setting(False, "go on until interrupted, and print what is new", short="-f")
+    json: bool = setting(False, "machine-readable state and messages on stdout")
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobOptions(Quiet):
     """Options of the commands that fill a run directory."""
 
@@ -84,7 +93,13 @@ class JobCall:
     preset: str = ""
 
 
-_PLAIN = {"list": ListOptions, "check": CheckOptions, "demo": DemoOptions, "report": ReportOptions}
+_PLAIN = {
+    "list": ListOptions,
+    "check": CheckOptions,
+    "demo": DemoOptions,
+    "monitor": MonitorOptions,
+    "report": ReportOptions,
+}
 
 
 def read(command: str, summary: str, words: list[str]) -> Settings | None:

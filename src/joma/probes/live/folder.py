@@ -12,8 +12,10 @@ import pandas as pd
 
 from joma.errors import InputError, RunDirectoryError
 from joma.files import whole_file, write_text
+from joma.probes.live.messages import Message
 
 _FACTS, _TABLE, _STATE = "monitor.json", "monitor.parquet", "state.json"
+_MESSAGES = "messages.json"
 _PART = re.compile(r"part-(\d{9})\.parquet")
 VERSION = 1
 
@@ -87,6 +89,10 @@ class Folder:
         """What a resumed run must remember."""
         write_text(self.path / _STATE, json.dumps(state))
 
+    def tell(self, messages: list[Message]) -> None:
+        """All messages so far."""
+        write_text(self.path / _MESSAGES, json.dumps([message.as_dict() for message in messages], indent=1))
+
     def state(self) -> dict[str, Any] | None:
         """What was kept, or None."""
         return _read(self.path / _STATE) if (self.path / _STATE).exists() else None
@@ -118,6 +124,21 @@ def read_table(path: Path) -> pd.DataFrame:
     keys = ["step", "layer", "module", "call", "head", "metric"]
     table = pd.concat(tables, ignore_index=True).drop_duplicates(keys, keep="last")
     return table.sort_values("step", kind="stable", ignore_index=True)
+
+
+def read_messages(path: Path) -> list[Message]:
+    """What the monitor has said so far.
+
+    Raises:
+        RunDirectoryError: a damaged file.
+    """
+    file = path / _MESSAGES
+    if not file.exists():
+        return []
+    try:
+        return [Message(**fields) for fields in json.loads(file.read_text("utf-8"))]
+    except (OSError, ValueError, TypeError) as error:
+        raise RunDirectoryError(f"{file} is damaged ({error}); delete it to go on without it.") from error
 
 
 def read_facts(path: Path) -> dict[str, Any]:

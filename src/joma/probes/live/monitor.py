@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from joma.errors import InputError, JomaError
 from joma.probes.live.alarm import ChangeAlarm, LossAlarm
-from joma.probes.live.folder import VERSION, Folder
+from joma.probes.live.folder import VERSION, Folder, read_messages
 from joma.probes.live.look import Look, Seen, residual_blocks
 from joma.probes.live.messages import Message, states
 from joma.probes.live.ranks import is_first, over_ranks
@@ -264,6 +264,9 @@ class Monitor:
 
     def _tell(self, told: list[Message], *, may_stop: bool = True) -> None:
         self.messages += told
+        if told and self._folder is not None:
+            folder = self._folder
+            self._try("the folder", lambda: folder.tell(self.messages))
         for message in told:
             if callable(self._on_alarm):
                 self._on_alarm(message)
@@ -282,6 +285,7 @@ class Monitor:
     def _resume(self, folder: Folder) -> None:
         state = folder.state()
         self._last = folder.last
+        self.messages = read_messages(folder.path)
         if state is None:
             return
         self._alarm.restore(state["alarm"])

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from joma.probes.live.look import Seen
 
+ATTENTION_ENTROPY = "entropy"
+"""Attention entropy, as tables of a watched model name it."""
 COLUMNS = ("step", "layer", "module", "call", "head", "metric", "value", "unit", "count")
 
 

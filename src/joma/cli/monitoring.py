@@ -1,0 +1,69 @@
+"""``joma monitor``: where a training run stands, and its messages."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pandas as pd
+
+from joma.cli.options import MonitorOptions
+from joma.errors import InputError
+from joma.probes.live.folder import read_facts, read_messages, read_table
+from joma.probes.live.rows import ATTENTION_ENTROPY
+
+_SECONDS = 5.0
+
+
+def do(options: MonitorOptions) -> int:
+    """Print the state of the run; with ``--follow`` go on until interrupted."""
+    if not options.directory:
+        raise InputError("monitor: name the folder that joma.Monitor writes.")
+    folder = Path(options.directory)
+    table = read_table(folder)
+    messages = read_messages(folder)
+    if options.json:
+        state = {**read_facts(folder), "step": _last(table), "messages": [m.as_dict() for m in messages]}
+        print(json.dumps(state, indent=1))
+        return 0
+    print(standing(folder, table))
+    told = 0
+    while True:
+        for message in messages[told:]:
+            print(f"{message.kind.upper():<9} {message.sentence()}", flush=True)
+        told = len(messages)
+        if not options.follow:
+            return 0
+        time.sleep(_SECONDS)
+        messages = read_messages(folder)
+
+
+def standing(folder: Path, table: pd.DataFrame) -> str:
+    """Last step and loss, the heads with the least entropy and the largest logit, what the cadence means."""
+    facts = read_facts(folder)
+    every = facts.get("every")
+    lines = [f"{facts.get('model')} at step {_last(table)}, looked at every {every} steps"]
+    loss = table[table["metric"] == "loss"]
+    if len(loss):
+        lines.append(f"loss {loss['value'].iloc[-1]:.4g} (at step {int(loss['step'].iloc[-1])})")
+    for metric, words, least in (
+        (ATTENTION_ENTROPY, "least attention entropy", True),
+        ("largest_logit", "largest logit", False),
+        ("first_key_mass", "most mass on the first key", False),
+    ):
+        own = table[table["metric"] == metric].dropna(subset="value")
+        if own.empty:
+            continue
+        own = own[own["step"] == own["step"].max()]
+        row = own.loc[own["value"].idxmin() if least else own["value"].idxmax()]
+        lines.append(f"{words} {row['value']:.3g}: layer {row['layer']}, head {row['head']}")
+    lines.append(
+        f"a change is seen {every} steps after it began at the earliest; the loss is read at every step that "
+        "was told"
+    )
+    return "\n".join(lines)
+
+
+def _last(table: pd.DataFrame) -> int:
+    return int(table["step"].max()) if len(table) else -1

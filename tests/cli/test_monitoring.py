@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import joma
+from joma.cli import main as cli
+
+
+def test_monitor_says_where_a_run_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(8, 2, 8, 0.0, batch_first=True)
+    with torch.no_grad():
+        model.self_attn.in_proj_weight[:16] *= 400
+    with joma.Monitor(model, every=2, folder=tmp_path / "live") as monitor:
+        for step in range(3):
+            loss = model(torch.randn(2, 5, 8)).square().mean()
+            monitor.step(step, loss=loss)
+    assert cli.main(["monitor", str(tmp_path / "live")]) == 0
+    shown = capsys.readouterr().out
+    assert "TransformerEncoderLayer at step 2, looked at every 2 steps" in shown
+    assert "STATE     step 0: " in shown
+    assert "least attention entropy" in shown
+    assert cli.main(["monitor", str(tmp_path / "live"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["step"] == 2
+    assert {message["kind"] for message in told["messages"]} == {"state"}
+
+
+def test_no_monitors_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["monitor", str(tmp_path)]) == 2
+    assert "no monitor's folder" in capsys.readouterr().err
+    assert cli.main(["monitor"]) == 2
+    assert "name the folder" in capsys.readouterr().err
