@@ -45,11 +45,11 @@ def _of_attention(layers: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> s
         )
     else:
         said = (
-            f"Attention entropy falls from {course.iloc[0]:.1f} nats in layer {first} to "
-            f"{course[least]:.1f} in layer {least}"
+            f"Attention entropy falls from {course.iloc[0]:.2f} nats in layer {first} to "
+            f"{course[least]:.2f} in layer {least}"
         )
         if course.iloc[-1] > course[least]:
-            said += f" and stands at {course.iloc[-1]:.1f} in the last"
+            said += f" and stands at {course.iloc[-1]:.2f} in the last"
     if "first_key" in layers:
         said += f"; {layers['first_key'].mean():.0%} of the mass lies on the first token"
     return f"{said}.{_odd_head(tables)}"
