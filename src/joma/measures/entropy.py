@@ -36,11 +36,12 @@ def entropy_of_probabilities(probabilities: Numbers) -> Tensor:
 def entropy_of_logits(logits: Numbers) -> Tensor:
     """Entropy of softmax(logits) for each row of the last dimension, in nats.
 
-    Computed as log-sum-exp minus the mean logit, without dividing first, so that it stays exact
-    for rows that are nearly one-hot. Logits of -inf are masked keys. **A fully masked row, nothing but
-    -inf, has no entropy and gives NaN**: the one NaN that is meant; leave such rows out of a mean, for
-    instance with ``nanmean``. Shape (..., keys) -> (...). Tensors, NumPy arrays and nested lists are taken
-    alike; half precision and whole numbers are computed in float32.
+    Computed as log-sum-exp minus the mean logit, without dividing first and with log1p of what stands
+    beside the largest term, so that it stays exact for rows that are nearly one-hot. Logits of -inf are
+    masked keys. **A fully masked row, nothing but -inf, has no entropy and gives NaN**: the one NaN that is
+    meant; leave such rows out of a mean, for instance with ``nanmean``. Shape (..., keys) -> (...). Tensors,
+    NumPy arrays and nested lists are taken alike; lists and whole numbers are computed in float64, half
+    precision in float32.
 
     Raises:
         InputError: if a logit is NaN or +inf, or if a row is empty.
@@ -54,16 +55,19 @@ def entropy_of_logits(logits: Numbers) -> Tensor:
     empty = torch.isneginf(top)
     shifted = torch.where(empty, logits.new_zeros(()), logits - torch.where(empty, 0.0, top))
     weights = shifted.exp()
-    total = weights.sum(-1)
+    # Beside the largest weight, 1, the sum of the others would lose its digits: log(1 + rest).
+    rest = weights.scatter(-1, shifted.argmax(-1, keepdim=True), 0.0).sum(-1)
     # A masked key has weight 0 and shifted -inf; its product must be 0, not NaN.
-    mean = torch.where(weights > 0, weights * shifted, 0.0).sum(-1) / total
-    entropy = total.log() - mean
+    mean = torch.where(weights > 0, weights * shifted, 0.0).sum(-1) / (1 + rest)
+    entropy = rest.log1p() - mean
     return torch.where(empty.squeeze(-1), torch.nan, entropy.clamp_min(0.0))
 
 
 def _rows(values: Numbers, where: str) -> tuple[Tensor, float]:
     """Rows in float32 or float64, and the unit of rounding of what was given."""
     rows = dense(where, "the rows", values)
+    if not rows.is_floating_point() and not rows.is_complex():
+        rows = rows.double()
     if rows.is_complex() or rows.dim() == 0 or rows.shape[-1] == 0:
         raise InputError(
             f"{where}: got {rows.dtype} of shape {tuple(rows.shape)}; give real numbers (..., keys) with at "

@@ -212,10 +212,8 @@ class _Blocks:
 
     def moments(self) -> Moments:
         """What the sums say, in nats."""
-        length = torch.linalg.vector_norm(self.query, dim=-1)
-        length *= 1 if self.scores.softcap is None else self.scores.softcap * BITS
         sums = {name: self._by_head(x) for name, x in zip(self.names, self.sums.unbind(), strict=True)}
-        return moments_of_sums(self.scores, self.wanted, sums, self._by_head(length))
+        return moments_of_sums(self.scores, self.wanted, sums, self.scores.length() * BITS)
 
     def _by_head(self, rows: Tensor) -> Tensor:
         """(batch, key heads, rows * group) -> (batch, heads, rows)"""

@@ -46,8 +46,7 @@ def compiled_moments(scores: Scores, wanted: Wanted) -> Moments | None:
         scores.scale * BITS,
         placed=wanted.mean_key,
     )
-    length = torch.linalg.vector_norm(query, dim=-1) * (abs(scores.scale) * BITS)
-    return moments_of_sums(scores, wanted, sums, length)
+    return moments_of_sums(scores, wanted, sums, scores.length() * BITS)
 
 
 def _sums(

@@ -33,8 +33,8 @@ class AttentionEntropy:
 
     values: Mapping[str, Tensor]
     """Statistic -> value per row; NaN in rows that see no key. "entropy" is always among them."""
-    error: Tensor
-    """Estimate of the entropy's error per row, in nats; measured errors stay below it."""
+    errors: Mapping[str, Tensor]
+    """Statistic -> estimate of its error per row, in its unit; measured errors stay below it."""
     visible: Tensor
     """Number of keys that each row sees."""
     rows: Tensor
@@ -50,6 +50,11 @@ class AttentionEntropy:
     def entropy(self) -> Tensor:
         """Entropy per row, in nats."""
         return self.values["entropy"]
+
+    @property
+    def error(self) -> Tensor:
+        """Estimate of the entropy's error per row, in nats."""
+        return self.errors["entropy"]
 
     def __getitem__(self, statistic: str) -> Tensor:
         return self.values[statistic]
@@ -129,7 +134,7 @@ def attention_entropy(
             distribution among the keys leave it away, or ask for "entropy_among_keys".
         tolerance: nats, by default 5e-5; infinity forbids the second computation.
         statistics: further names out of ``joma.measures.attention.statistics.STATISTICS``.
-            "distance_spread" takes the blocked form, at 2 to 3 times the cost, and so do
+            "distance_spread" and Renyi entropies take the blocked form, at 2 to 3 times the cost, and so do
             "largest_probability", "largest_logit" and "min_entropy" where the compiled kernel is not used.
         rows: which query rows to measure: their indices, or a share in (0, 1): the text is cut into
             strata and one row drawn from each; ``mean`` then has a standard error.
@@ -163,7 +168,8 @@ def _out_of_memory(problem: RuntimeError) -> bool:
 def _measure(given: Arguments, tolerance: float) -> AttentionEntropy:
     scores = given.scores
     exact = scores.query.dtype == torch.float64
-    values, error, route = _in_precision(given, scores, torch.float64 if exact else torch.float32)
+    values, errors, route = _in_precision(given, scores, torch.float64 if exact else torch.float32)
+    error = errors["entropy"]
     seen = scores.visible.counts.expand(error.shape) > 0
     redone = 0
     if not exact:
@@ -172,18 +178,20 @@ def _measure(given: Arguments, tolerance: float) -> AttentionEntropy:
         if tolerance < math.inf or not bool(error[seen].isfinite().all()):
             redone = int(doubtful.sum())
             if share > _REDO_ALL:
-                values, error = _rounded(*_in_precision(given, scores, torch.float64)[:2], error.dtype)
+                values, errors = _rounded(*_in_precision(given, scores, torch.float64)[:2], error.dtype)
             elif redone:
-                _redo(given, doubtful, values, error)
+                _redo(given, doubtful, values, errors)
+    error = errors["entropy"]
     _check_values(given, values["entropy"], error, seen)
     # Rounding apart, 0 <= H <= log n; no error is larger than that range either.
     most = (scores.visible.counts + (given.sinks is not None)).clamp_min(1).to(error.dtype).log()
-    values["entropy"] = values["entropy"].clamp(min=0.0).minimum(most)
-    error = error.minimum(most + torch.finfo(error.dtype).eps)
+    for name in {"entropy", "entropy_among_keys"} & set(values):
+        values[name] = values[name].clamp(min=0.0).minimum(most)
+        errors[name] = errors[name].minimum(most + torch.finfo(error.dtype).eps)
     shape = given.shape
     return AttentionEntropy(
         values={name: value.reshape(shape) for name, value in values.items()},
-        error=error.reshape(shape),
+        errors={name: value.reshape(shape) for name, value in errors.items()},
         visible=scores.visible.counts.expand(error.shape).reshape(shape),
         rows=given.rows,
         strata=given.strata,
@@ -194,8 +202,8 @@ def _measure(given: Arguments, tolerance: float) -> AttentionEntropy:
 
 def _in_precision(
     given: Arguments, scores: Scores, dtype: torch.dtype, heads: slice = slice(None)
-) -> tuple[dict[str, Tensor], Tensor, str]:
-    """Statistics, error estimate and route with everything in ``dtype``."""
+) -> tuple[dict[str, Tensor], dict[str, Tensor], str]:
+    """Statistics, error estimates and route with everything in ``dtype``."""
     scores = scores.centred(dtype)
     need = wanted(given.statistics)
     short = scores.key.shape[2] <= _DENSE_KEYS or scores.query.shape[2] <= _DENSE_ROWS
@@ -208,28 +216,28 @@ def _in_precision(
         moments = blocked_moments(scores, need, given.block_size)
         route = "dense" if short else "blocked"
     sinks = None if given.sinks is None else given.sinks[heads]
-    values, error = finish(scores, moments, given.statistics, sinks)
-    return values, error, route
+    return *finish(scores, moments, given.statistics, sinks), route
 
 
-def _redo(given: Arguments, doubtful: Tensor, values: dict[str, Tensor], error: Tensor) -> None:
+def _redo(given: Arguments, doubtful: Tensor, values: dict[str, Tensor], errors: dict[str, Tensor]) -> None:
     """Compute the doubtful rows again in float64, head by head, and write them in place."""
     for sample, head in doubtful.any(-1).nonzero().tolist():
         rows = doubtful[sample, head].nonzero().squeeze(-1)
         one = (slice(sample, sample + 1), slice(head, head + 1))
-        exact, exact_error, _ = _in_precision(given, given.scores.take(*one, rows), torch.float64, one[1])
-        again, error_again = _rounded(exact, exact_error, error.dtype)
-        for name, value in again.items():
-            values[name][sample, head, rows] = value[0, 0]
-        error[sample, head, rows] = error_again[0, 0]
+        exact = _in_precision(given, given.scores.take(*one, rows), torch.float64, one[1])
+        rounded = _rounded(*exact[:2], values["entropy"].dtype)
+        for old, again in zip((values, errors), rounded, strict=True):
+            for name, value in again.items():
+                old[name][sample, head, rows] = value[0, 0]
 
 
 def _rounded(
-    values: dict[str, Tensor], error: Tensor, dtype: torch.dtype
-) -> tuple[dict[str, Tensor], Tensor]:
+    values: dict[str, Tensor], errors: dict[str, Tensor], dtype: torch.dtype
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """In a shorter dtype, whose rounding counts as error."""
-    error = error + torch.finfo(dtype).eps * values["entropy"].abs()
-    return {name: value.to(dtype) for name, value in values.items()}, error.to(dtype)
+    epsilon = torch.finfo(dtype).eps
+    errors = {name: (error + epsilon * values[name].abs()).to(dtype) for name, error in errors.items()}
+    return {name: value.to(dtype) for name, value in values.items()}, errors
 
 
 def _check_values(given: Arguments, entropy: Tensor, error: Tensor, seen: Tensor) -> None:

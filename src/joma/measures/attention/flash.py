@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from joma.measures.attention.kernels import Kernel, kernel_for
-from joma.measures.attention.scores import OUTLYING, ROUNDING, Moments, Scores, Wanted, empty_moments
+from joma.measures.attention.scores import OUTLYING, Moments, Scores, Wanted, empty_moments
 from joma.measures.attention.visible_keys import Piece, pieces
 
 _KERNEL_BLOCK = 512
 """Keys that the CPU kernel sums in one product."""
+_FEW_DIRECTIONS = 16
 
 
 def flash_moments(scores: Scores, wanted: Wanted) -> Moments | None:
@@ -49,7 +50,7 @@ def _piece(kernel: Kernel, scores: Scores, out: Moments, sample: slice, piece: P
     query = scores.query[:, :, rows]
     mask = _mask(scores, piece) if piece.kind == "masked" else None
     positions = out.mean_key is not None
-    mean, lse = _call(kernel, scores, query, piece, mask, scores.scale, positions)
+    mean, lse = _call(kernel, scores, query, piece, mask, positions)
     if positions:
         width = scores.query.shape[-1]
         centre = (piece.rows.start + piece.rows.stop - 1) // 2
@@ -63,19 +64,20 @@ def _piece(kernel: Kernel, scores: Scores, out: Moments, sample: slice, piece: P
     out.entropy[where] = lse - expected
     assert scores.typical is not None
     typical = scores.typical.repeat_interleave(scores.group, 1)[..., None]
-    length = torch.linalg.vector_norm(query, dim=-1) * abs(scores.scale)
+    length = scores.length()[:, :, rows]
     large = torch.linalg.vector_norm(mean, dim=-1)
-    epsilon = torch.finfo(query.dtype).eps
     # Keys that cancel in their mean (two of them, half and half) have not lost their rounding.
-    # The sum over a block's keys errs by sqrt(512 / 12) units at random, in each of the width's directions
-    # on its own: with few of them more of that lies along the query.
-    narrow = max(1.0, 8.0 / math.sqrt(query.shape[-1]))
-    error = ROUNDING * epsilon * (lse.abs() + length * (narrow * large + typical / 4))
-    keys = min(_KERNEL_BLOCK, piece.keys.stop - piece.keys.start)
-    error += length * _swamped(typical, large, out.entropy[where], keys * epsilon)
+    # The sum over a block's keys errs by some units at random; with few directions the kernel adds one key
+    # after another, and equal terms that round alike err by a share of a unit for each.
+    every = piece.keys.stop - piece.keys.start
+    keys = min(_KERNEL_BLOCK, every)
+    alike = max(8.0, keys / 4 + every / 64) if query.shape[-1] < _FEW_DIRECTIONS else 1.0
+    error = scores.rounding * (lse.abs() + length * (alike * large + typical / 4))
+    keys_error = keys * torch.finfo(query.dtype).eps
+    error += length * _swamped(typical, large, out.entropy[where], keys_error)
     out.error[where] = error
-    for power, room in out.powers.items():
-        _, room[where] = _call(kernel, scores, query, piece, mask, power * scores.scale, False)
+    out.score_error[where] = scores.rounding * length * scores.longest()
+    out.normaliser_error[where] = scores.rounding * lse.abs() + out.score_error[where]
 
 
 def _call(
@@ -84,11 +86,10 @@ def _call(
     query: Tensor,
     piece: Piece,
     mask: Tensor | None,
-    scale: float,
     positions: bool,
 ) -> tuple[Tensor, Tensor]:
     """P V and lse of a piece; V the keys, and beside them their positions and ones where wanted."""
-    key = scores.key
+    key, scale = scores.key, scores.scale
     value = key
     if positions:
         # The kernel wants as many value columns as key columns: zeros beside the keys, which no score sees.

@@ -96,8 +96,39 @@ class Scores:
         products = torch.matmul(self.grouped(self.query), self.centre[:, :, None, :, None])
         return products.squeeze(-1).flatten(1, 2) * self.scale
 
-    def at(self, keys: Tensor) -> Tensor:
-        """The (centred) score of one key per row; ``keys`` (batch or 1, rows), -inf where not seen."""
+    def offset_error(self) -> Tensor | float:
+        """Its rounding: that of products which cancel, where the query does not see the keys' mean."""
+        if self.centre is None:
+            return 0.0
+        size = torch.linalg.vector_norm(self.centre, dim=-1).repeat_interleave(self.group, 1)
+        error: Tensor = self.rounding * self.length() * size[..., None]
+        return error
+
+    @property
+    def rounding(self) -> float:
+        """What a computed score is off, relative to its size and that of its products."""
+        return ROUNDING * torch.finfo(self.query.dtype).eps
+
+    def length(self) -> Tensor:
+        """(batch, heads, rows): times a key's length, what the rounding of its score is relative to.
+
+        At random, products of any number are off by a few units. Where they round alike, as those of one and
+        the same number do, many add up.
+        """
+        alike = max(1.0, self.query.shape[-1] / ALIKE)
+        length: Tensor = torch.linalg.vector_norm(self.query, dim=-1) * (abs(self.scale) * alike)
+        return length
+
+    def longest(self) -> Tensor:
+        """(batch, heads, 1): the length of the longest key."""
+        longest: Tensor = torch.linalg.vector_norm(self.key, dim=-1).amax(-1)
+        return longest.repeat_interleave(self.group, 1)[..., None]
+
+    def at(self, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """The (centred) score of one key per row, -inf where it is not seen; ``keys`` (batch or 1, rows).
+
+        And the length of that key, (batch, heads, rows).
+        """
         batch, _, rows, width = self.query.shape
         index = keys.clamp(0, self.key.shape[2] - 1).expand(batch, rows)
         chosen = self.key.gather(2, index[:, None, :, None].expand(-1, self.key.shape[1], -1, width))
@@ -109,7 +140,8 @@ class Scores:
             scores = scores + bias.gather(
                 -1, index[:, None, :, None].expand(-1, bias.shape[1], -1, 1)
             ).squeeze(-1)
-        return scores.masked_fill(~self.visible.sees(keys), -torch.inf)
+        length = torch.linalg.vector_norm(chosen, dim=-1).repeat_interleave(self.group, 1)
+        return scores.masked_fill(~self.visible.sees(keys), -torch.inf), length
 
 
 def _mean(key: Tensor, weight: Tensor) -> Tensor:
@@ -127,8 +159,12 @@ class Moments:
     entropy: Tensor
     error: Tensor
     """Estimate of the entropy's rounding error, in nats."""
+    normaliser_error: Tensor
+    """Of the logarithm of the normaliser."""
+    score_error: Tensor
+    """Of every score."""
     powers: dict[float, Tensor] = field(default_factory=dict)
-    """a -> log sum_j exp(a s_j)"""
+    """a -> log sum_j p_j^a"""
     mean_key: Tensor | None = None
     """E[j - position]"""
     key_spread: Tensor | None = None
@@ -149,7 +185,7 @@ class Wanted:
     @property
     def nonlinear(self) -> bool:
         """Whether something is wanted that is no linear function of the probabilities."""
-        return self.key_spread or self.largest
+        return self.key_spread or self.largest or bool(self.powers)
 
 
 def empty_moments(scores: Scores, wanted: Wanted) -> Moments:
@@ -162,6 +198,8 @@ def empty_moments(scores: Scores, wanted: Wanted) -> Moments:
         log_normaliser=room(),
         entropy=room(),
         error=room(),
+        normaliser_error=room(),
+        score_error=room(),
         powers={power: room() for power in wanted.powers},
         mean_key=room() if wanted.mean_key else None,
         key_spread=room() if wanted.key_spread else None,
@@ -185,25 +223,30 @@ def moments_of_sums(
     top, total = sums["top"], sums["total"]
     mean, log_total = sums["mean"] / total, total.log2()
     entropy = (log_total - mean) / BITS
+    unit = scores.rounding / BITS
     # What rounding changes in the scores of the keys that matter ...
-    size = (top + mean).abs() + length * (sums["square"] / total).sqrt()
-    if scores.linear:
-        # ... moves H by sum p (log p + H) ds, at most 2 H of the largest change: little in a row that one
-        # key, however long, has to itself.
-        longest = torch.linalg.vector_norm(scores.key, dim=-1).amax(-1).repeat_interleave(scores.group, 1)
-        size = torch.minimum(size, 4 * entropy.abs() * length * longest[..., None])
+    products = length * (sums["square"] / total).sqrt()
+    capped = 0.0 if scores.softcap is None else scores.softcap * BITS
     # A sum beside one large term loses what is below half a unit of it: of some tens of terms where that
     # term is, and once for every further tile of keys.
-    size += 8 + scores.key.shape[2] / 2048 + log_total.abs() + mean.abs()
-    if scores.softcap is not None:
-        size += scores.softcap * BITS
+    adding = 8 + scores.key.shape[2] / 2048 + log_total.abs() + mean.abs() + capped
+    every = unit * (length * scores.longest() + top.abs() + capped)
+    size = (top + mean).abs() + products
+    if scores.linear:
+        # ... moves H by sum p (log p + H) ds. In a row that one key, however long, has to itself that is
+        # little: every p changes by a factor of at most exp(2 ds), and with the others' the tail.
+        tail = 2 * entropy.abs() * (2 * every).expm1() + scores.key.shape[2] * (2 * every - _UNDERFLOW).exp()
+        size = torch.minimum(size, tail / unit)
+    size = size + adding
     if scores.bias is not None:
-        size += top.abs()
+        size = size + top.abs()
     return Moments(
         log_normaliser=(top + log_total) / BITS,
         entropy=entropy,
-        error=size * (ROUNDING * torch.finfo(total.dtype).eps / BITS),
-        powers={a: (sums[a].log2() + a * top) / BITS for a in wanted.powers},
+        error=size * unit,
+        normaliser_error=unit * (2 * top.abs() + products + adding),
+        score_error=every,
+        powers={a: (sums[a].log2() - a * log_total) / BITS for a in wanted.powers},
         mean_key=sums["place"] / total if "place" in sums else None,
         key_spread=(sums["away"] / total).sqrt() if "away" in sums else None,
         largest=top / BITS if wanted.largest else None,
@@ -213,8 +256,14 @@ def moments_of_sums(
 BITS = 1 / math.log(2)
 """Units of log 2 in a nat: the exponential of base 2 takes half the time of the natural one."""
 
+_UNDERFLOW = 126 / BITS
+"""Weights below exp of minus this have become 0."""
+
 OUTLYING = 4.0
 """Keys farther from the mean than so many times the median distance do not count for the centre."""
+
+ALIKE = 96
+"""Products that round alike and are off by no more than others at random, by :data:`ROUNDING`."""
 
 ROUNDING = 4 * 1.36
 """Error estimate in units of epsilon times the size of what is subtracted: four times the

@@ -142,7 +142,7 @@ def reduced(
         if valid is not None:
             keep = keep & valid[:, None]
         values = values.masked_fill(~keep, torch.nan)
-        errors = _error_of(name, result).double().masked_fill(~keep, 0.0)
+        errors = result.errors[name].double().masked_fill(~keep, 0.0)
         counts, standard_errors = keep.to(torch.int64), None
         if how == "none":
             errors = errors.masked_fill(~keep, torch.nan)
@@ -161,16 +161,3 @@ def reduced(
         unit = STATISTICS.get(name, ("nats", ""))[0] or "1"
         out.append(Measured(name, unit, values, errors, counts, result.rows, standard_errors))
     return out
-
-
-def _error_of(name: str, result: AttentionEntropy) -> Tensor:
-    """The estimate there is for the entropy, carried over to what is a function of it; NaN for the rest."""
-    match name:
-        case "entropy" | "entropy_among_keys":
-            return result.error
-        case "normalised_entropy":
-            return result.error / result.visible.clamp_min(2).to(result.error.dtype).log()
-        case "effective_support":
-            return result.entropy.exp() * result.error.expm1()
-        case _:
-            return torch.full_like(result.error, torch.nan)

@@ -282,8 +282,7 @@ class Watch:
         is the number of rows in a mean, and a head that had none has value NaN and count 0. With
         ``reduce="position"`` there is a column ``position`` (the row's number in the call), with
         ``"none"`` also ``sample``; with sampled rows, ``standard_error``. ``error_bound`` estimates the
-        numerical error from above (of means: the mean of the rows' estimates); it is there for the
-        entropy and its functions, NaN for other statistics.
+        numerical error from above (of means: the mean of the rows' estimates).
 
         Raises:
             InputError: if nothing was measured, or an attention that was asked for could not be.
