@@ -108,9 +108,10 @@ def test_the_probability_is_the_share_of_null_curves(monkeypatch: pytest.MonkeyP
     walks = slow_noise._autoregressions(found.memory_limit, (4000, 50), 1, seed=99)
     rises = np.array([max(row[j] - row[: j + 1].min() for j in range(50)) for row in walks])
     null = slow_noise._null(slow_noise._COEFFICIENTS.index(found.memory_limit), 50, 1, 1, 4000, 0)
+    theirs, ours = slow_noise._energies(walks), slow_noise._energies(curve[None])
     share = np.mean(
-        rises / null.scale(slow_noise._energies(walks))
-        >= found.main.rebound / null.scale(slow_noise._energies(curve[None]))
+        rises / null.scale(theirs.coarse, theirs.fine)
+        >= found.main.rebound / null.scale(ours.coarse, ours.fine)
     )
     assert found.rebound_probability == pytest.approx(share, abs=0.03)
 

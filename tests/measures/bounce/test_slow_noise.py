@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bounce_rates import FALLING, REBOUND, rate, rates
-from joma.measures.bounce import slow_noise
+from bounce_rates import FALLING, REBOUND, made, rate, rates, rebounds
+from joma.measures.bounce import bounce, slow_noise
 from joma.measures.bounce.several import rise_together
 
 
@@ -41,19 +41,29 @@ def test_slower_noise_rises_further_and_looks_slower() -> None:
 def test_the_memory_is_median_unbiased_and_its_limit_holds(phi: float, within: float) -> None:
     random = np.random.default_rng(5)
     curves = slow_noise._autoregressions(phi, (200, 150), 1, seed=int(random.integers(1000)))
-    found = [slow_noise.slow_noise(curve, 7, 1000, 0) for curve in curves]
+    found = slow_noise.slow_noise(curves, 7, 1000, 0)
     assert np.median([one.memory for one in found]) == pytest.approx(phi, abs=within)
     assert np.mean([one.memory_limit >= phi for one in found]) >= 0.9
 
 
 def test_a_fall_is_judged_as_a_rise_of_the_reverse() -> None:
     curve = np.cumsum(np.random.default_rng(2).normal(size=100))
-    there, back = slow_noise.slow_noise(curve, 5, 1000, 0), slow_noise.slow_noise(-curve[::-1], 5, 1000, 0)
-    assert there.memory == pytest.approx(back.memory, abs=0.3)
     ramp = np.concatenate([np.linspace(1, 0, 50), np.linspace(0, 3, 50)]) + 0.02 * curve / 10
-    found = slow_noise.slow_noise(ramp, 5, 1000, 0)
+    (found,) = slow_noise.slow_noise(ramp[None], 5, 1000, 0)
     assert found.fall.probability < 0.05
     assert found.rise.probability < 0.05
+
+
+@pytest.mark.parametrize("runs", [1, 5])
+def test_the_simulation_is_of_what_bounce_says(runs: int) -> None:
+    curves = made(FALLING[0], 60, "walk", 60 * runs, seed=8)
+    groups = curves if runs == 1 else curves.reshape(60, runs, 60)
+    found = [bounce(np.arange(60), group) for group in groups]
+    shares = (
+        np.mean([one.rebound_probability < 0.05 for one in found]),
+        np.mean([one.cannot_tell for one in found]),
+    )
+    assert rebounds(curves, runs) == pytest.approx(shares)
 
 
 def test_noise_is_rarely_called_a_rebound() -> None:

@@ -94,7 +94,7 @@ def bounce(
     main = dip_at(time, level, int(np.argmin(level)))
     memory = memory_limit = None
     if len(curves) == 1:
-        found = slow_noise(curve, window, resamples, seed)
+        (found,) = slow_noise(curves, window, resamples, seed)
         fall, rise, memory, memory_limit = found.fall, found.rise, found.memory, found.memory_limit
     else:
         levels = np.stack([smooth(one, window) for one in curves])

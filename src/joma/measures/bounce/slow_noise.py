@@ -61,36 +61,45 @@ class SlowNoise:
     """The upper 95 % limit of phi: 1 where a random walk is not excluded."""
 
 
-def slow_noise(curve: Array, window: int, resamples: int, seed: int) -> SlowNoise:
-    """Judge the fall to the lowest point of a smoothed curve, and the rise from there.
+def slow_noise(curves: Array, window: int, resamples: int, seed: int) -> list[SlowNoise]:
+    """Of each curve (curves, points), judge the fall to its smooth's lowest point, and the rise from there.
 
     Single outliers do not count. Where the window holds many points, or the curve more than 1,000, means
     over bins stand for them (and the oldest that fill no bin are left out), in the null as in the curve.
     """
-    width = max(1, window // _BINS_PER_WINDOW, -(-curve.size // _MOST_BINS))
-    bins = curve.size // width
-    means = curve[curve.size - bins * width :].reshape(bins, width).mean(axis=1)
-    unit = float(np.ptp(means)) or 1.0
+    points = curves.shape[1]
+    width = max(1, window // _BINS_PER_WINDOW, -(-points // _MOST_BINS))
+    bins = points // width
+    means = curves[:, points - bins * width :].reshape(len(curves), bins, width).mean(axis=2)
     window = 2 * (window // (2 * width)) + 1
-    seen = _energies((means[None] - means[0]) / unit)
-    setting = bins, width, window, resamples, seed
+    units = np.ptp(means, axis=1)
+    units[units == 0] = 1.0
+    seen = _energies((means - means[:, :1]) / units[:, None])
 
-    def last_within(share: float, most: int) -> int:
+    def null(index: int) -> _Null:
+        return _null(index, bins, width, window, resamples, seed)
+
+    def last_within(share: float, most: int, correlation: float) -> int:
         def excluded(index: int) -> bool:
-            as_fast = np.searchsorted(_null(index, *setting).correlations, seen.correlation[0], side="right")
+            as_fast = np.searchsorted(null(index).correlations, correlation, side="right")
             return bool(as_fast < share * resamples)
 
         return bisect.bisect_left(range(1, most + 1), True, key=excluded)
 
-    limit = last_within(LEVEL, len(_COEFFICIENTS) - 1)
-    likely = last_within(0.5, limit)
-    level = smooth(_without_spikes(means), window) / unit
-    floor = int(np.argmin(level))
-    moves = level[: floor + 1].max() - level[floor], level[floor:].max() - level[floor]
-    nulls = _null(likely, *setting), _null(limit, *setting)
-    fall, rise = (_chance(float(move), unit, seen, *nulls) for move in moves)
-    memories = [float(_COEFFICIENTS[index] ** (1 / width)) for index in (likely, limit)]
-    return SlowNoise(fall, rise, *memories)
+    found = []
+    for curve, unit, coarse, fine, correlation in zip(
+        _without_spikes(means), units, seen.coarse, seen.fine, seen.correlation, strict=True
+    ):
+        limit = last_within(LEVEL, len(_COEFFICIENTS) - 1, correlation)
+        likely = last_within(0.5, limit, correlation)
+        level = smooth(curve, window)
+        floor = int(np.argmin(level))
+        moves = (level[: floor + 1].max() - level[floor]) / unit, (level[floor:].max() - level[floor]) / unit
+        scales = [null(index).scale(coarse, fine) for index in (likely, limit)]
+        fall, rise = (_chance(float(move), float(unit), null(likely), null(limit), scales) for move in moves)
+        memories = [float(_COEFFICIENTS[index] ** (1 / width)) for index in (likely, limit)]
+        found.append(SlowNoise(fall, rise, *memories))
+    return found
 
 
 @dataclass(frozen=True)
@@ -109,22 +118,25 @@ class _Null:
     correlations: Array
     rises: Array
     ratio: float
+    one_in_twenty: float
 
-    def scale(self, energies: _Energies) -> Array:
-        # A trend that the splines miss inflates the coarse deviation, but not the fine one.
-        return np.minimum(energies.coarse, _ROOM * self.ratio * energies.fine)
+    def scale(self, coarse: Array, fine: Array) -> Array:
+        return _scale(coarse, fine, self.ratio)
 
     def exceeded(self, rise: float) -> float:
         count = self.rises.size
         return float(1 + count - np.searchsorted(self.rises, rise, side="left")) / (1 + count)
 
 
-def _chance(move: float, unit: float, seen: _Energies, likely: _Null, limit: _Null) -> Chance:
-    scales = [float(null.scale(seen)[0]) for null in (likely, limit)]
-    moves = [0.0 if move == 0 else move / scale if scale > 0 else np.inf for scale in scales]
+def _scale(coarse: Array, fine: Array, ratio: float) -> Array:
+    # A trend that the splines miss inflates the coarse deviation, but not the fine one.
+    return np.minimum(coarse, _ROOM * ratio * fine)
+
+
+def _chance(move: float, unit: float, likely: _Null, limit: _Null, scales: list[Array]) -> Chance:
+    moves = [0.0 if move == 0 else move / float(scale) if scale > 0 else np.inf for scale in scales]
     at_likely, at_limit = likely.exceeded(moves[0]), limit.exceeded(moves[1])
-    least = float(np.quantile(limit.rises, 1 - LEVEL)) * scales[1] * unit
-    return Chance(max(at_likely, at_limit), at_likely, least)
+    return Chance(max(at_likely, at_limit), at_likely, limit.one_in_twenty * float(scales[1]) * unit)
 
 
 @lru_cache(maxsize=256)
@@ -132,10 +144,10 @@ def _null(index: int, bins: int, width: int, window: int, resamples: int, seed: 
     curves = _autoregressions(_COEFFICIENTS[index] ** (1 / width), (resamples, bins), width, seed)
     energies = _energies(curves)
     ratio = float(np.median(energies.coarse / energies.fine))
-    null = _Null(np.sort(energies.correlation), np.empty(0), ratio)
     level = _smoothed(curves, window)
-    rises = (level - np.minimum.accumulate(level, axis=1)).max(axis=1) / null.scale(energies)
-    return _Null(null.correlations, np.sort(rises), ratio)
+    rises = (level - np.minimum.accumulate(level, axis=1)).max(axis=1)
+    rises = np.sort(rises / _scale(energies.coarse, energies.fine, ratio))
+    return _Null(np.sort(energies.correlation), rises, ratio, float(np.quantile(rises, 1 - LEVEL)))
 
 
 def _autoregressions(phi: float, shape: tuple[int, int], width: int, seed: int) -> Array:
@@ -200,11 +212,13 @@ def _clipped(rest: Array) -> tuple[Array, Array]:
     return np.sqrt(power), np.concatenate(parts, axis=1)
 
 
-def _without_spikes(curve: Array) -> Array:
+def _without_spikes(curves: Array) -> Array:
     """Single points far beside the median of five are pulled near it: one outlier is no rebound."""
-    beside = curve - median_filter(curve, 5, mode="nearest")
-    typical = 1.4826 * np.median(np.abs(beside[beside != 0])) if beside.any() else 0.0
-    return curve - beside + np.clip(beside, -_SPIKE * typical, _SPIKE * typical)
+    beside = curves - median_filter(curves, (1, 5), mode="nearest")
+    away = np.where(beside == 0, np.nan, np.abs(beside))
+    away[np.isnan(away).all(axis=1)] = 0.0
+    bound = _SPIKE * 1.4826 * np.nanmedian(away, axis=1, keepdims=True)
+    return curves - beside + np.clip(beside, -bound, bound)
 
 
 def _smoothed(curves: Array, window: int) -> Array:
