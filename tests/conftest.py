@@ -29,7 +29,9 @@ def shared() -> Path:
 
 
 @pytest.fixture(scope="session")
-def golden(shared: Path) -> Callable[[str], dict[str, Any]]:
+def golden() -> Callable[[str], dict[str, Any]]:
     """``golden(id)``: an independently computed value, with its ``inputs``, ``expected``, ``rtol``."""
-    entries = {entry["id"]: entry for entry in json.loads((shared / "golden.json").read_text())}
+    entries = {
+        entry["id"]: entry for entry in json.loads(Path(__file__).with_name("golden.json").read_text())
+    }
     return entries.__getitem__

@@ -230,3 +230,11 @@ def test_typical_drift_is_the_root_mean_square_over_embeddings() -> None:
 def test_bad_input(call, words: str) -> None:
     with pytest.raises(InputError, match=words):
         call()
+
+
+def test_drift_bound_by_hand():
+    """One node, two tokens: each drifts by at most epsilon |v_l| times the other's path; two nodes add up."""
+    found = drift_bound(0.1, [[2.0, 3.0]], [[5.0, 7.0]])
+    assert found == pytest.approx([0.1 * 2 * 7, 0.1 * 3 * 5], rel=1e-14)
+    found = drift_bound(0.1, [[2.0, 3.0], [1.0, 1.0]], [[5.0, 7.0], [1.0, 2.0]], bias_lengths=[4.0, 6.0])
+    assert found == pytest.approx([0.1 * (2 * 11 + 8), 0.1 * (3 * 9 + 7)], rel=1e-14)

@@ -49,6 +49,19 @@ def test_ratio_and_constants(golden):
         assert function() == pytest.approx(golden(name)["expected"], rel=golden(name)["rtol"])
 
 
+@pytest.mark.parametrize(("mu", "kappa"), [(0.5, 1.0), (2.0, 1.0), (2.0, 0.7)])
+def test_needed_convergence_is_the_sharp_constant_over_the_decay(mu, kappa):
+    def remainder(m):  # R(1, mu) of Eq. 88 by quadrature
+        top = mpmath.exp(-m * m / 2)
+        return mpmath.quad(lambda x: (mpmath.exp(-((m * x) ** 2) / 2) - top) / (1 - x), [0, 0.5, 1])
+
+    sharp = max(float(remainder(m)) for m in np.linspace(1.6, 2.2, 61))
+    found = float(salience.needed_convergence(mu, kappa=kappa))
+    assert found == pytest.approx(sharp * np.exp(kappa * mu**2 / 2), rel=2e-4)
+    given = float(salience.needed_convergence(mu, kappa=kappa, constant=3.0))
+    assert given == pytest.approx(3 * np.exp(kappa * mu**2 / 2), rel=1e-14)
+
+
 @pytest.mark.parametrize("mu", [0.05, 1.0, 3.7, 12.0, 30.0])
 @pytest.mark.parametrize("reached", [1e-9, 0.02, 0.9, 6.0, 80.0, 900.0])
 def test_time_against_quadrature(mu, reached):

@@ -212,6 +212,19 @@ def test_theorem3_along_its_own_dynamics(seed, gain):
     assert low * (1 - 1e-10) <= fates.gain_factor(z[best]) <= high * (1 + 1e-10)
 
 
+def test_theorem3_bounds_are_reached():
+    """The upper one where one token is all there is, the lower one while the strongest has not moved."""
+    alone = np.array([0.3])
+    low, high = fates.gain_bounds(1.0, 0.7)
+    chi = fates.gain_factor(_distinct_flow(alone, 0.7)[0])
+    assert float(chi) == pytest.approx(float(high), rel=1e-9)
+    assert float(low) == pytest.approx(float(high), rel=1e-12)
+    start = np.array([0.9, 0.6, 0.2])
+    z = _distinct_flow(start, 1e-4)
+    low, _ = fates.gain_bounds(start[0] / np.linalg.norm(start), 1e-4)
+    assert float(np.log(fates.gain_factor(z[0])) / np.log(low)) == pytest.approx(1, abs=1e-3)
+
+
 def test_losers_end_where_the_limit_says():
     start = np.array([0.9, 0.6, 0.2])
     z = _distinct_flow(start, 30.0)
@@ -243,6 +256,8 @@ def test_theorem4_early_and_late_forms():
     assert float(snapping.scanning_gain(0.1, **early)) == pytest.approx(
         float(snapping.gain(0.1, **SETTING)), rel=0.02
     )
+    # 1/4 ln(1 + 2 eta_Y eta_Z t^2 / (K C0)) at t = 30: 2 * 0.05 * 900 / 15 = 6.
+    assert float(snapping.scanning_gain(30.0, **early)) == pytest.approx(np.log(7) / 4, rel=1e-12)
     late = float(snapping.gain_late(1e9, **SETTING))
     assert late == pytest.approx(float(snapping.gain(1e9, **SETTING)), rel=1e-4)
     printed = float(snapping.gain_printed(1e9, **SETTING))

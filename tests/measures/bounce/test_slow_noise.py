@@ -28,6 +28,11 @@ def test_bins_of_a_random_walk_have_its_covariance() -> None:
     assert np.cov(means.T) == pytest.approx(truth, abs=0.05 * truth.max())
 
 
+def test_the_probability_counts_what_rises_as_far_or_further() -> None:
+    null = slow_noise._Null(np.zeros(3), np.array([1.0, 2.0, 2.0]), 1.0, 2.0)
+    assert [null.exceeded(rise) for rise in (0.5, 2.0, 2.5)] == [1.0, 0.75, 0.25]
+
+
 def test_slower_noise_rises_further_and_looks_slower() -> None:
     """What the search for the limit of phi, and the probability at the limit alone, rest on."""
     nulls = [slow_noise._null(i, 60, 1, 3, 1000, 0) for i in range(len(slow_noise._COEFFICIENTS))]
@@ -37,7 +42,7 @@ def test_slower_noise_rises_further_and_looks_slower() -> None:
     assert np.all(np.diff(correlations) > -0.01), "from .95 on they look alike"
 
 
-@pytest.mark.parametrize(("phi", "within"), [(0.0, 0.2), (0.5, 0.25), (0.9, 0.1)])
+@pytest.mark.parametrize(("phi", "within"), [(0.0, 0.2), (0.5, 0.25), (0.9, 0.1), (1.0, 0.03)])
 def test_the_memory_is_median_unbiased_and_its_limit_holds(phi: float, within: float) -> None:
     random = np.random.default_rng(5)
     curves = slow_noise._autoregressions(phi, (200, 150), 1, seed=int(random.integers(1000)))
