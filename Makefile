@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 CONSTRAINTS := constraints.txt
 
-.PHONY: demo test test-all lint bench docs rates clean
+.PHONY: demo test test-all lint bench docs rates mutations clean
 
 demo: $(VENV)/.installed
 	$(BIN)/joma demo --out joma-demo
@@ -25,6 +25,10 @@ lint: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks
+
+# Small wrong changes to formulas, one by one: what do the tests not notice? Some twenty minutes.
+mutations: $(VENV)/.installed-dev
+	$(BIN)/python tests/mutations.py --jobs 2
 
 # False rebounds of joma.bounce, 2,000 simulated curves a cell: some ten minutes.
 rates: $(VENV)/.installed-dev

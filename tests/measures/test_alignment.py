@@ -78,6 +78,15 @@ def test_the_null_separates_copies_of_latents_from_noise() -> None:
         assert np.array_equal(of_noise.null, again.null)
 
 
+def test_the_null_draws_every_order_of_the_samples() -> None:
+    z, a = made(0, samples=4, latents=2, neurons=3)
+    orders = [latent_neuron_alignment(z[list(order)], a).mean for order in permutations(range(4))]
+    found = latent_neuron_alignment(z, a, permutations=2000, random=np.random.default_rng(1)).null
+    assert found.mean() == pytest.approx(np.mean(orders), abs=0.02)
+    assert found.std() == pytest.approx(np.std(orders), abs=0.02)
+    assert np.std(orders) > 0.1
+
+
 def test_bad_input() -> None:
     z, a = made(0)
     with pytest.raises(InputError, match="give"):

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import brentq
 
 from joma.errors import InputError
 from joma.theory.block_salience import elapsed_time, rest
-from joma.theory.bounce_law import bounce_law, bounce_of_flow, saturated_overshoot, time_law
+from joma.theory.bounce_law import bounce_law, bounce_of_flow, logits_at, saturated_overshoot, time_law
 
 
 @pytest.mark.parametrize("size", [0.05, 0.5, 1.0, 3.0, 30.0, 1e4])
@@ -19,6 +20,16 @@ def test_the_time_in_closed_form_is_that_of_the_flow(size):
     assert error.max() < 0.03
     # Small and late weights are exact, up to what the middle has cost.
     assert error[0] < 1e-4
+
+
+@pytest.mark.parametrize("size", [0.5, 3.0, 200.0])
+@pytest.mark.parametrize("converged", [0.01, 1.3, 9.0])
+def test_the_logit_at_the_law_s_own_time(size, converged):
+    """y = m (1 - e^-L) is the attended weight x e^{x^2/2}; the logit is x^2/2."""
+    attended = -size * np.expm1(-converged)
+    x = brentq(lambda x: x * np.exp(x * x / 2) - attended, 0.0, 10.0, xtol=1e-15)
+    time = float(time_law(converged, size))
+    assert logits_at(time, np.array([size])) == pytest.approx([x * x / 2], rel=1e-8)
 
 
 # Ten components evenly spaced from r mu_max to mu_max, dip and rebound by LSODA at 6,000 times, whose grid

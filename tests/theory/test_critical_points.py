@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from joma.errors import InputError
 from joma.theory.critical_points import (
@@ -187,3 +188,12 @@ def test_gaussian_with_fixed_bias_is_stable_and_the_print_denies_it():
 def test_bad_input(call, word):
     with pytest.raises(InputError, match=word):
         call()
+
+
+def test_the_print_has_lengths_in_place_of_distances():
+    """Eq. 73-74 by hand, for the Gaussian: theta_1 = Phi, density phi; r = |mu| rho_+, xi = |mu| rho_-."""
+    found = linearise_printed(Gaussian(), norm=1.5, rho_minus=-0.4, distance=1.2, a_plus=0.7)
+    r, xi = 1.5 * 0.8, -0.6
+    assert found.beta_1 == pytest.approx(0.7 * 1.2 * norm.cdf(r) / 1.5**2, rel=1e-12)
+    bracket = xi * norm.pdf(r) - 2 * norm.cdf(r)
+    assert found.beta_2 == pytest.approx(0.7 * 1.2 * bracket / 1.5**4, rel=1e-12)
