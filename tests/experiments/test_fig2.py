@@ -7,8 +7,9 @@ import torch
 
 from joma.dynamics import sgd
 from joma.errors import InputError
-from joma.experiments.classes_training import train_classes
+from joma.experiments.classes_training import ClassesTraining, train_classes
 from joma.experiments.fig2 import Fig2
+from joma.experiments.fig2.run import _metrics
 from joma.progress import Progress
 from joma.reporting.figures import style
 from joma.theory.attention import Attention
@@ -32,6 +33,29 @@ def test_tables_are_tidy_complete_and_repeat_bit_for_bit(tables):
         pd.testing.assert_frame_equal(table, again[name], check_exact=True)
     other = Fig2(**TINY, seed=1).run(Progress(quiet=True))
     assert not np.allclose(other["curves"]["value"], curves["value"])
+
+
+def test_logits_that_follow_equation_17_are_foretold_exactly():
+    random = np.random.default_rng(0)
+    squares, frequencies = random.random((5, 2, 4)), random.random((2, 3, 4))
+    bbar = frequencies.mean(axis=1)
+    logits = (squares - squares.sum(axis=-1, keepdims=True) * bbar) / (2 * 0.7) + random.random((1, 2, 4))
+    course = ClassesTraining(
+        logits=logits,
+        squares=squares,
+        frequencies=frequencies,
+        mean_scores=np.broadcast_to(bbar, logits.shape),
+        correction=np.zeros_like(logits),
+        squared_steps=np.zeros_like(logits),
+        steps=np.arange(5.0),
+        node=np.zeros_like(logits),
+        final_weights=np.zeros((2, 3, 4)),
+    )
+    found = _metrics(course, 0.7, seed=0)
+    assert found["error"] == pytest.approx(0, abs=1e-14)
+    assert found["error_moving"] == pytest.approx(0, abs=1e-14), "bbar that does not move"
+    assert found["correlation"] == pytest.approx(1, abs=1e-14)
+    assert found["correlation_1"].max() < 0.99
 
 
 def test_a_seed_alone_is_what_it_is_beside_others():

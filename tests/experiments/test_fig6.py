@@ -9,6 +9,7 @@ import pytest
 
 from joma.errors import InputError
 from joma.experiments.fig6 import Fig6
+from joma.experiments.fig6.claims import falls, rises
 from joma.experiments.fig6.run import _find_bounces
 from joma.progress import Progress
 from joma.reporting.figures import style
@@ -64,6 +65,33 @@ def test_figure_and_claims_come_from_the_tables_alone(tables: dict[str, pd.DataF
     }
     assert claims["fig6.authors"].verdict == "not tested"
     assert all(claim.null is not None for claim in claims.values() if claim.verdict != "not tested")
+
+
+@pytest.mark.parametrize(
+    ("size", "probability", "verdict"),
+    [(0.25, 0.04, "holds"), (0.15, 0.001, "fails"), (0.9, 0.06, "fails"), (0.2, 0.049, "holds")],
+)
+def test_a_rebound_is_large_enough_and_no_noise(size: float, probability: float, verdict: str) -> None:
+    runs = pd.DataFrame(
+        {"rebound": [1.0, size], "rebound_probability": [0.001, probability], "rebound_null": [0.1, 0.1]}
+    )
+    assert rises(runs).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("size", "probability", "verdict"),
+    [(0.6, 0.04, "holds"), (0.4, 0.001, "fails"), (0.9, 0.06, "fails"), (0.5, 0.049, "holds")],
+)
+def test_a_dip_is_deep_enough_and_no_noise(size: float, probability: float, verdict: str) -> None:
+    runs = pd.DataFrame(
+        {
+            "depth_of_dip": [1.0, size],
+            "dip_probability": [0.001, probability],
+            "dip_null": [0.1, 0.1],
+            "dip_step": [100, 200],
+        }
+    )
+    assert falls(runs).verdict == verdict
 
 
 def made_up(entropy: Any, rank: Any, every: int = 50) -> dict[str, pd.DataFrame]:

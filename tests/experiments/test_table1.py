@@ -13,6 +13,7 @@ from joma.experiments.table1 import CELL, Table1
 from joma.experiments.table1.paper import paper_table
 from joma.experiments.table1.readings import OPTIONS, PLAIN, Measurement, plain, summary
 from joma.experiments.table1.run import pays_together
+from joma.measures.alignment import latent_neuron_alignment
 from joma.models.hierarchy import HierarchyNetwork
 from joma.progress import Progress
 from joma.reporting.figures import style
@@ -71,6 +72,47 @@ def test_every_reading_is_there(tables: dict[str, pd.DataFrame]) -> None:
     drop, zero = (wide.xs(u, axis=1, level="unused") for u in ("drop", "zero"))
     assert (drop >= zero - 1e-12).all(axis=None)
     assert (readings["peak"] >= readings[["untrained", "trained"]].max(axis=1)).all()
+
+
+def test_padding_that_is_left_out_does_not_count() -> None:
+    """The neuron follows the latent at the tokens, and is larger and constant at the padding."""
+    drawn = draw_hierarchy(
+        classes=6, latents=(6, 7), children=2, vocabulary_size=12, length=10, random=np.random.default_rng(1)
+    )
+    tokens = torch.from_numpy(drawn.sequences())
+    measured = Measurement(drawn=drawn, tokens=tokens, batch=9, test=10, permutations=2)
+    latents = np.array([[0.0], [1.0], [0.0], [1.0], [0.0], [1.0]])
+    activations = torch.zeros(6, 3, 1)
+    activations[:, 1, 0] = torch.from_numpy(latents[:, 0])
+    activations[:, 0, 0] = torch.tensor([5.0, 4.0, 6.0, 4.0, 5.0, 3.0])
+    is_padding = torch.tensor([[True, False, False]] * 6)
+    found = {
+        reading["padding"]: value
+        for reading, value in measured._readings(latents, activations, is_padding, 0)
+        if all(reading[name] == value for name, value in PLAIN.items() if name != "padding")
+    }
+    assert found["left out"] == pytest.approx(1.0)
+    assert found["counted"] < 0
+
+
+def test_the_null_is_what_one_shuffle_in_twenty_exceeds() -> None:
+    drawn = draw_hierarchy(
+        classes=6, latents=(6, 7), children=2, vocabulary_size=12, length=10, random=np.random.default_rng(1)
+    )
+    tokens = torch.from_numpy(drawn.sequences())
+    torch.manual_seed(0)
+    network = HierarchyNetwork(12, 6, width=16)
+    rows = Measurement(drawn=drawn, tokens=tokens, batch=9, test=10, permutations=40)(network, 0)
+    seen: dict[int, torch.Tensor] = {}
+    with torch.no_grad():
+        network(tokens, observe=seen.__setitem__)
+    for layer, latents in enumerate(drawn.latents()):
+        null = latent_neuron_alignment(
+            latents, seen[layer].numpy(), permutations=40, random=np.random.default_rng(0)
+        ).null
+        (row,) = [one for one in rows if one["metric"] == "shuffled, 95 %" and one["layer"] == layer]
+        assert row["value"] == pytest.approx(np.quantile(null, 0.95), abs=1e-3)
+        assert np.quantile(null, 0.95) > np.median(null) + 0.01
 
 
 def test_a_reading_against_the_definition() -> None:
