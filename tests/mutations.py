@@ -259,6 +259,8 @@ def judge(changes: list[Change], jobs: int) -> list[Change]:
                 target = copy / "joma" / change.module
                 text = target.read_text()
                 end = change.offset + len(change.old)
+                if text[change.offset : end] != change.old:
+                    raise SystemExit(f"mutations: {change.module} was edited meanwhile; start again.")
                 target.write_text(text[: change.offset] + change.new + text[end:])
                 running[run_tests(change.tests, copy, copy / "log")] = change, copy, time.monotonic()
             time.sleep(0.1)
@@ -296,14 +298,18 @@ def main() -> None:
     """Judge the changes and print what survives."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--list", action="store_true")
-    options.add_argument("--only", default="")
+    options.add_argument(
+        "--only", action="append", help="may be repeated: changes that hold any of the texts"
+    )
     options.add_argument("--jobs", type=int, default=1)
     options.add_argument(
         "--skip-unchanged", action="store_true", help="do not run the unchanged source first"
     )
     asked = options.parse_args()
     os.chdir(ROOT)
-    changes = [change for change in (*listed(), *drawn()) if asked.only in str(change)]
+    changes = [
+        change for change in (*listed(), *drawn()) if any(text in str(change) for text in asked.only or [""])
+    ]
     if asked.list:
         print("\n".join(map(str, changes)))
         return
