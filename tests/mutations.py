@@ -80,7 +80,11 @@ NOTICED_TOO_LATE: tuple[tuple[str, ...], ...] = (
         "StableRank(value, value - lower,",
         "StableRank(value, 0.5 * (value - lower),",
     ),
-    ("measures/attention/flash.py", "error = ROUNDING * epsilon", "error = 0.5 * ROUNDING * epsilon"),
+    (
+        "measures/attention/flash.py",
+        "    error = scores.rounding * (lse",
+        "    error = 0.5 * scores.rounding * (lse",
+    ),
     ("theory/salience.py", "within_floats(where, c *", "within_floats(where, 2 * c *"),
     ("theory/salience.py", "within_floats(where, c *", "within_floats(where, 0.5 * c *"),
     ("theory/salience.py", "np.divide(-np.expm1(-at * at), at,", "np.divide(-np.expm1(-1.02 * at * at), at,"),

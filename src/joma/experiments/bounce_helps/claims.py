@@ -47,7 +47,7 @@ def there_is_a_bounce(bounces: pd.DataFrame) -> Claim:
         expected=f"a rebound that is not noise in every untouched run, p < {SIGNIFICANT}",
         measured=float(bounces["rebound"].min()),
         null=float(bounces["rebound_null"].max()),
-        null_description="rebound that 1 in 20 flat curves with the same noise exceeds",
+        null_description="rebound that 1 in 20 flat curves exceed under noise as slow as the curve allows",
         evidence=f"smallest of {len(bounces)} runs, in nats; dips at steps {bounces['dip_step'].min():g} to "
         f"{bounces['dip_step'].max():g}; largest p {bounces['rebound_probability'].max():.2g}",
     )

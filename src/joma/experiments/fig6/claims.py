@@ -59,7 +59,7 @@ def falls(entropy: pd.DataFrame) -> Claim:
         measured=worst["depth_of_dip"],
         tolerance=LEAST_DIP,
         null=entropy["dip_null"].max(),
-        null_description="depth that 1 in 20 flat curves with the same noise exceeds",
+        null_description="depth that 1 in 20 flat curves exceed under noise as slow as the curve allows",
         evidence=f"smallest of {len(entropy)} runs, at step {worst['dip_step']:g}; "
         f"largest p {entropy['dip_probability'].max():.2g}",
     )
@@ -78,7 +78,7 @@ def rises(entropy: pd.DataFrame) -> Claim:
         measured=worst["rebound"],
         tolerance=LEAST_REBOUND,
         null=entropy["rebound_null"].max(),
-        null_description="rebound that 1 in 20 flat curves with the same noise exceeds",
+        null_description="rebound that 1 in 20 flat curves exceed under noise as slow as the curve allows",
         evidence=f"smallest of {len(entropy)} runs; largest p {entropy['rebound_probability'].max():.2g}",
     )
 
@@ -130,7 +130,7 @@ def bottom_bounces_less(bounces: pd.DataFrame) -> Claim:
         expected="rebound of top minus bottom layer positive in every run, its mean above the null",
         measured=float(gain.mean()),
         null=float(deep["rebound_null"].max()),
-        null_description="rebound that 1 in 20 flat curves with the same noise exceeds",
+        null_description="rebound that 1 in 20 flat curves exceed under noise as slow as the curve allows",
         evidence=f"mean of {len(gain)} runs in nats; smallest {gain.min():.3f}",
     )
 
@@ -150,7 +150,7 @@ def rank_follows(rank: pd.DataFrame, entropy: pd.DataFrame) -> list[Claim]:
             measured=float(fall.min()),
             tolerance=0.1,
             null=float((rank["dip_null"] / rank["start"]).max()),
-            null_description="share that 1 in 20 flat curves with the same noise exceeds",
+            null_description="share that 1 in 20 flat curves exceed under noise as slow as the curve allows",
             evidence=f"smallest share of {len(rank)} runs; "
             f"from {rank['start'].mean():.1f} to {rank['dip_value'].mean():.1f}",
         ),
@@ -163,7 +163,7 @@ def rank_follows(rank: pd.DataFrame, entropy: pd.DataFrame) -> list[Claim]:
             measured=float(rise.min()),
             tolerance=0.02,
             null=float((rank["rebound_null"] / rank["start"]).max()),
-            null_description="share that 1 in 20 flat curves with the same noise exceeds",
+            null_description="share that 1 in 20 flat curves exceed under noise as slow as the curve allows",
             evidence=f"rank dips at step {rank['dip_step'].min():g} to {rank['dip_step'].max():g}, "
             f"entropy at {entropy['dip_step'].min():g} to {entropy['dip_step'].max():g}",
         ),
