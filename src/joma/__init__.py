@@ -13,6 +13,7 @@ from joma.version import __version__
 
 if TYPE_CHECKING:
     from joma.instruments.probe.run import write_probe
+    from joma.instruments.track.series import Track, track
     from joma.measures.attention.entropy import AttentionEntropy, attention_entropy
     from joma.measures.bounce import bounce
     from joma.measures.entropy import entropy_of_logits, entropy_of_probabilities
@@ -31,6 +32,7 @@ _HOME = {
     "Monitor": "joma.probes.live.monitor",
     "Neurons": "joma.probes.neurons.probe",
     "Probe": "joma.probes.probe",
+    "Track": "joma.instruments.track.series",
     "attention_entropy": "joma.measures.attention.entropy",
     "bounce": "joma.measures.bounce",
     "effective_rank": "joma.measures.ranks.stable_rank",
@@ -43,6 +45,7 @@ _HOME = {
     "spectral_norm": "joma.measures.ranks.spectral_norm",
     "stable_rank": "joma.measures.ranks.stable_rank",
     "stable_rank_estimate": "joma.measures.ranks.stable_rank",
+    "track": "joma.instruments.track.series",
     "watch": "joma.probes.watching.watch",
     "write_probe": "joma.instruments.probe.run",
 }
@@ -55,6 +58,7 @@ __all__ = [
     "Monitor",
     "Neurons",
     "Probe",
+    "Track",
     "__version__",
     "attention_entropy",
     "bounce",
@@ -68,6 +72,7 @@ __all__ = [
     "spectral_norm",
     "stable_rank",
     "stable_rank_estimate",
+    "track",
     "watch",
     "write_probe",
 ]

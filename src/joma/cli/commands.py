@@ -41,6 +41,11 @@ COMMANDS = {
         "jobs",
     ),
     "probe": Command("attention entropy, stable ranks, salience ... of a real model", "instruments", "jobs"),
+    "track": Command(
+        "the same along training checkpoints, with the dip and the bounce found and dated",
+        "instruments",
+        "tracking",
+    ),
     "neurons": Command(
         "pattern superposition: one neuron that answers to unrelated contexts", "instruments", "jobs"
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from joma.cli.options import InstrumentOptions, JobCall
@@ -28,7 +29,10 @@ def do(call: JobCall) -> int:
         print(run.tables[job.main_table()].to_csv(index=False), end="")
     else:
         print("\n".join(filter(None, [job.printed(run.tables), run_as_text(run), str(made)])))
-    return 0
+    lacking = job.lacking(run.tables)
+    if lacking:
+        print("\n".join(["joma: not measured:", *lacking]), file=sys.stderr)
+    return 1 if lacking else 0
 
 
 def _as_json(job: Job, run: Run) -> object:

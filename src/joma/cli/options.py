@@ -84,6 +84,13 @@ class InstrumentOptions(JobOptions):
     csv: bool = setting(False, "the main table as CSV on stdout")
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrackOptions(InstrumentOptions):
+    """Options of ``joma track``."""
+
+    dry_run: bool = setting(False, "say what there is, what it takes, and how long; measure one checkpoint")
+
+
 @dataclass(frozen=True)
 class JobCall:
     """A job, and how it was asked for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +110,12 @@ def read_description(directory: Path) -> Description | None:
     return content
 
 
-def check_identity(directory: Path, description: Description, defaults: Mapping[str, Value]) -> None:
+def check_identity(
+    directory: Path, description: Description, defaults: Mapping[str, Value], free: Collection[str] = ()
+) -> None:
     """Refuse a directory that holds work of another job, or of this one with other settings.
 
-    A setting that the run's version did not have counts as its default.
+    A setting that the run's version did not have counts as its default; ``free`` ones may differ.
 
     Raises:
         RunDirectoryError: which of these.
@@ -127,7 +129,7 @@ def check_identity(directory: Path, description: Description, defaults: Mapping[
             "choose another --out, or --overwrite to start over."
         )
     old, new = there.get("settings") or {}, description["settings"]
-    for key in sorted({*map(str, old), *new}):
+    for key in sorted({*map(str, old), *new} - set(free)):
         default = defaults.get(key)
         before = old.get(key, list(default) if isinstance(default, tuple) else default)
         if before != new.get(key):

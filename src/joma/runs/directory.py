@@ -80,7 +80,9 @@ def run_experiment(
         description = describe(job, preset, job.preset_values(preset))
         if not (overwrite and _clear(directory)):
             _check_free(directory, description, job)
-        if _is_finished(directory):
+        if job.grows:
+            (directory / _CLAIMS).unlink(missing_ok=True)  # unfinished until it has been looked through again
+        elif _is_finished(directory):
             run = read_run(directory)
             if not all((directory / name).exists() for name in _FIGURE_FILES):
                 _write_figures(job, run.tables, directory)
@@ -175,7 +177,7 @@ def _finish(job: Job, directory: Path, description: Description, tables: Mapping
     claims = job.claims(tables)
     said = {"answer": job.answer(tables), "figure": job.caption(), **computed_with(directory, tables)}
     _conclude(directory, {**description, **said}, tables, claims)
-    discard(directory)
+    discard(directory, parts=not job.grows)
     return read_run(directory)
 
 
@@ -207,7 +209,7 @@ def _check_free(directory: Path, description: Description, job: Job | None) -> N
     begun_by_joma = bool(there and "joma" in there.get("versions", {}))
     if (directory / _CLAIMS).exists() or holds_work(directory) or not begun_by_joma:
         defaults: dict[str, Value] = {} if job is None else {n: f.default for n, f in job.fields().items()}
-        check_identity(directory, description, defaults)
+        check_identity(directory, description, defaults, frozenset() if job is None else job.free)
     if there is None:
         others = sorted(path.name for path in directory.iterdir() if path.name not in (_LOCK, _HOLDER))
         if others:

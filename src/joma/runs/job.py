@@ -50,6 +50,10 @@ class Job(Settings, ABC):
     """The figure or table: ``JoMA Fig. 6``."""
     subject: ClassVar[Literal["papers", "model"]] = "papers"
     """What the verdicts are about: the papers' statements, or a user's own model."""
+    grows: ClassVar[bool] = False
+    """Whether running again looks for what has come since (parts stay, and are not computed again)."""
+    free: ClassVar[frozenset[str]] = frozenset()
+    """Settings that may change from one run in a directory to the next; no part depends on them."""
     threads: ClassVar[int] = 0
     """Threads that a process of the job computes with; 0: as many as there are cores. More than one pays
     for large matrices only, and where parts run in processes of their own, the cores are taken."""
@@ -107,6 +111,10 @@ class Job(Settings, ABC):
             return ""
         show = getattr(self._beside("figure"), "printed", None)
         return "" if show is None else show(self, tables)
+
+    def lacking(self, tables: Mapping[str, pandas.DataFrame]) -> list[str]:
+        """What was asked for and could not be measured, a sentence each."""
+        return []
 
     def caption(self) -> str:
         """What the figure shows, for those who cannot see it: what its ``draw`` says of itself."""

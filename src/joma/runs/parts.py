@@ -74,8 +74,8 @@ def tidy_up(directory: Path) -> None:
         remove_leftovers(folder)
 
 
-def discard(directory: Path) -> None:
-    """Remove parts and checkpoints."""
-    for folder in (_PARTS, _CHECKPOINTS):
+def discard(directory: Path, *, parts: bool = True) -> None:
+    """Remove checkpoints, and parts."""
+    for folder in (_PARTS, _CHECKPOINTS) if parts else (_CHECKPOINTS,):
         if not (directory / folder).is_symlink():
             shutil.rmtree(directory / folder, ignore_errors=True)

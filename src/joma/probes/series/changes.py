@@ -111,7 +111,7 @@ def changes(
     for matrix in found if earlier else []:
         weight = _taken(now, matrix)
         for name, other in earlier:
-            difference = weight - _taken(other, matrix)
+            difference = weight - _taken(other, matrix, weight.shape)
             rows += _rows(matrix, None, matrix.role, name, matrix_spectrum(difference), now)
             del difference
     products, reason = _products(now, earlier, found)
@@ -120,8 +120,13 @@ def changes(
     return table.astype({"layer": "Int64", "head": "Int64"}), reason
 
 
-def _taken(checkpoint: Checkpoint, matrix: Matrix) -> Tensor:
+def _taken(checkpoint: Checkpoint, matrix: Matrix, shape: torch.Size | None = None) -> Tensor:
     weight = matrix.take(checkpoint.read(matrix.tensor)).float()
+    if shape is not None and weight.shape != shape:
+        raise InputError(
+            f"{checkpoint.path}: {matrix.tensor} has the shape {tuple(weight.shape)}, another checkpoint of "
+            f"the series {tuple(shape)}; they are not of one run."
+        )
     if not bool(weight.isfinite().all()):
         raise InputError(f"{checkpoint.path}: {matrix.tensor} holds NaN or infinities; the run diverged.")
     return weight
@@ -138,7 +143,10 @@ def _products(
     rows: list[Row] = []
     for query, key in pairs:
         ours = (_taken(now, query), _taken(now, key))
-        theirs = [(name, _taken(one, query), _taken(one, key)) for name, one in earlier]
+        theirs = [
+            (name, _taken(one, query, ours[0].shape), _taken(one, key, ours[1].shape))
+            for name, one in earlier
+        ]
         size, left = divmod(ours[0].shape[0], heads)
         if left or not size or ours[1].shape[0] % size:
             return [], f"no Q-K product: {ours[0].shape[0]} rows of queries are not {heads} heads"

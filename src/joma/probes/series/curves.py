@@ -53,13 +53,13 @@ def bounces(values: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     for curve in curves_of(values):
         row = {**curve.key, "points": len(curve.steps)}
         if len(curve.steps) < _LEAST_POINTS or np.ptp(curve.values) == 0.0:
-            rows.append({**row, "verdict": "cannot tell" if np.ptp(curve.values) else "no dip"})
+            short = len(curve.steps) < _LEAST_POINTS
+            rows.append({**row, "verdict": "cannot tell" if short else "no dip"})
             continue
         found = bounce(curve.steps, curve.values, seed=seed)
         dip = int(np.searchsorted(curve.steps, found.main.step))
         falls = found.dip_probability < _LEVEL
         rises = found.rebound_probability < _LEVEL
-        unclear = bool(getattr(found, "cannot_tell", False))
         verdict = "bounces" if falls and rises else "only falls" if falls else "no dip"
         rows.append(
             {
@@ -74,7 +74,7 @@ def bounces(values: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
                 "rebound": found.main.rebound,
                 "rebound_probability": found.rebound_probability,
                 "rebound_null": found.rebound_null,
-                "verdict": "cannot tell" if unclear else verdict,
+                "verdict": "cannot tell" if found.cannot_tell else verdict,
             }
         )
     numbers = ["dip_step", "dip_from", "dip_to", "dip_depth", "dip_probability", "dip_null"]
@@ -134,15 +134,12 @@ def side_by_side(values: pd.DataFrame, align: str) -> pd.DataFrame:
         only where both series have been.
     """
     key = [name for name in CURVE if name != "series"]
-    first, second = (
-        dict(iter(values[values["series"] == s].groupby(key, sort=False, dropna=False))) for s in ("A", "B")
-    )
+    # Numbers for what has no layer or head, since nothing equals a missing value.
+    values = values.assign(**{name: values[name].astype("Int64").fillna(-1) for name in ("layer", "head")})
+    first, second = (dict(iter(values[values["series"] == s].groupby(key, sort=False))) for s in ("A", "B"))
     tables = []
-    for keys, rows in first.items():
-        other = next((two for k, two in second.items() if _same(k, keys)), None)
-        if other is None:
-            continue
-        a, b = (one.dropna(subset=[align, "value"]).sort_values(align) for one in (rows, other))
+    for keys in (keys for keys in first if keys in second):
+        a, b = (one[keys].dropna(subset=[align, "value"]).sort_values(align) for one in (first, second))
         a = a[a[align].between(b[align].min(), b[align].max())]
         if len(a) and len(b):
             theirs = np.interp(a[align], b[align], b["value"])
@@ -155,8 +152,9 @@ def side_by_side(values: pd.DataFrame, align: str) -> pd.DataFrame:
             }
             tables.append(pd.DataFrame({**named, **compared}))
     columns = [*key, "at", "value", "other", "difference"]
-    return pd.concat(tables, ignore_index=True)[columns] if tables else pd.DataFrame(columns=columns)
-
-
-def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    return all(a == b or (pd.isna(a) and pd.isna(b)) for a, b in zip(one, other, strict=True))
+    if not tables:
+        return pd.DataFrame(columns=columns)
+    found = pd.concat(tables, ignore_index=True)[columns]
+    return found.assign(
+        **{name: found[name].replace(-1, pd.NA).astype("Int64") for name in ("layer", "head")}
+    )

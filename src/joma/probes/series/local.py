@@ -12,6 +12,7 @@ from joma.probes.series.files import weight_files, why_none
 from joma.probes.series.members import Member, Note, lines
 from joma.probes.series.names import is_no_member, place_of
 from joma.probes.series.source import Series, Wanted, grouped
+from joma.probes.weights.checkpoints import open_checkpoint
 
 _SAMPLES, _SAMPLE = 64, 4096
 
@@ -96,6 +97,12 @@ class LocalSeries(Series):
             else:
                 digest.update(_samples(file))
         return digest.hexdigest()
+
+    def shapes(self, member: Member) -> str:
+        """By what the files say of themselves, without their data."""
+        entries = open_checkpoint(self._paths[member.name]).entries
+        told = sorted((name, entry.shape) for name, entry in entries.items())
+        return hashlib.sha256(repr(told).encode()).hexdigest()
 
     def bring(self, member: Member, wanted: Wanted | None, into: Path) -> Path:
         """Where it lies."""

@@ -28,6 +28,14 @@ class Series(ABC):
     def identical(self, members: Sequence[Member]) -> list[list[Member]]:
         """Groups of members whose weights are the same bytes, each of two or more."""
 
+    def shapes(self, member: Member) -> str:
+        """Tells the names and shapes of its tensors; empty where that takes a transfer.
+
+        Raises:
+            InputError: it cannot be read.
+        """
+        return ""
+
     @abstractmethod
     def bring(self, member: Member, wanted: Wanted | None, into: Path) -> Path:
         """A folder or file on this machine with the wanted tensors, or with the whole model (``None``).

@@ -1,0 +1,90 @@
+"""A series of checkpoints measured along the training, its dips and bounces dated (``joma track``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from joma.errors import InputError
+from joma.instruments.base import Instrument
+from joma.runs.job import setting
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackRun(Instrument):
+    """Weights, their changes and, on a text, loss and attention entropy, checkpoint by checkpoint.
+
+    The series is the reading's model: a folder of checkpoints, a model of the hub with its revisions, or,
+    with ``further``, a list of folders and files.
+
+    Tables: ``checkpoints``, one row per member; ``notes``, what was noticed about the series, ``lost`` where
+    a checkpoint was not measured for it; ``values``, one row per checkpoint and measurement; ``bounces``, one
+    per curve; ``orders``, whether layers fall and return in their order; ``warnings``; ``beside``, with a
+    second series.
+    """
+
+    title = "a series of checkpoints measured along its training"
+    reproduces = "instrument for JoMA Fig. 7"
+    grows: ClassVar[bool] = True
+    free: ClassVar[frozenset[str]] = frozenset(
+        {"further", "revisions", "against", "align", "window", "follow", "keep_downloads"}
+    )
+
+    further: tuple[str, ...] = setting((), "further folders and files of the series", positional=True)
+    revisions: tuple[str, ...] = setting(
+        ("all",), "all, names (step1000,step2000), every:10 or log:20 (closer at first)"
+    )
+    weights: bool = setting(False, "weights alone, whatever the text")
+    sections: tuple[str, ...] = setting(
+        ("attention",), "of a probe, with --text: attention,coherence,joint_dynamics,salience"
+    )
+    statistics: tuple[str, ...] = setting(("entropy",), "of the attention: entropy,renyi_2,self_mass, ...")
+    layers: tuple[int, ...] | None = setting(None, "numbers of the layers: 0,5,11 (none: all)", at_least=0)
+    changes: bool = setting(True, "measure W(t) - W(t') and the product of queries and keys")
+    against: str = setting("", "a second series to lay beside the first")
+    align: str = setting("step", "what brings two series together", choices=("step", "tokens", "loss"))
+    window: int = setting(5, "neighbours over which variance and lag-1 correlation go", at_least=4)
+    follow: int = setting(
+        0, "seconds without a new checkpoint until a growing folder is done (0: do not wait)", at_least=0
+    )
+    keep_downloads: str = setting("", "folder that keeps what is fetched (default: removed after use)")
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """What was named."""
+        return (self.reading.model, *self.further)
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the models are built and read the text."""
+        return bool(self.reading.text) and not self.weights
+
+    def heading(self) -> str:
+        """Which series, and on which text."""
+        name = Path(self.reading.model).name or self.reading.model
+        text = f" on {Path(self.reading.text).name}" if self.reads_text else ""
+        return f"{name} along its training{text}"
+
+    def main_table(self) -> str:
+        """Every measurement."""
+        return "values"
+
+    def lacking(self, tables: Mapping[str, pandas.DataFrame]) -> list[str]:
+        """The checkpoints that could not be measured, each with the reason."""
+        notes = tables["notes"]
+        return list(notes[notes["lost"]]["text"])
+
+    def check_complete(self) -> None:
+        """Raises InputError where no series is named."""
+        if not self.reading.model:
+            raise InputError(
+                "joma track: name a series first: a folder of checkpoints, folders and files, or a model's "
+                "name on the hub."
+            )
+        if self.align == "loss" and not self.reads_text:
+            raise InputError("joma track: --align loss needs a --text on which the loss is measured.")

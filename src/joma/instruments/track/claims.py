@@ -1,0 +1,104 @@
+"""What the papers say of layers along training, judged on a user's series."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from joma.claim import Claim, Facts, judge, not_tested
+from joma.instruments.track import TrackRun
+from joma.probes.series.waves import LEAST_LAYERS, top_above_bottom
+
+_MATRIX = "lower"
+
+
+def claims(settings: TrackRun, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+    """JoMA Fig. 7's top layers that bounce and bottom layers that fall; the wave of rank compression."""
+    return [
+        _top_layers(settings, tables["bounces"]),
+        _wave(tables["orders"], "fall", "track.wave", "Rank compression runs from early to late layers."),
+        _wave(tables["orders"], "return", "track.wave_back", "The ranks return from late to early layers."),
+    ]
+
+
+def _top_layers(settings: TrackRun, bounces: pd.DataFrame) -> Claim:
+    facts: Facts = {
+        "id": "track.top_layers",
+        "source": "JoMA Sec. 6, Fig. 7",
+        "statement": "The stable ranks of the lower MLP fall and bounce back in top layers, and only fall in "
+        "bottom layers.",
+    }
+    rows = bounces[(bounces["series"] == "A") & (bounces["metric"] == "stable_rank")]
+    rows = rows[(rows["matrix"] == _MATRIX) & rows["layer"].notna() & rows["rebound"].notna()]
+    rows = rows[rows["line"] == (rows["line"].iloc[0] if len(rows) else "")].sort_values("layer")
+    if rows["layer"].nunique() < LEAST_LAYERS:
+        return not_tested(
+            **facts, reason=f"it needs {LEAST_LAYERS} layers with curves of 8 checkpoints or more each"
+        )
+    # In units of what noise alone makes of each curve, so that layers can be compared.
+    sizes = (rows["rebound"] / rows["rebound_null"].clip(lower=1e-300)).groupby(rows["layer"]).mean()
+    measured, null, probability = top_above_bottom(sizes.to_numpy(), settings.seed)
+    half = len(sizes) // 2
+    layers = sizes.index.to_numpy()
+    verdicts = rows.groupby("layer")["verdict"].first()
+    top = int((verdicts.loc[layers[-half:]] == "bounces").sum())
+    bottom = int((verdicts.loc[layers[:half]] == "bounces").sum())
+    return judge(
+        measured > null and top > bottom,
+        **facts,
+        expected="rebounds of the upper half above those of the lower half, beyond shuffled layers",
+        measured=measured,
+        null=null,
+        null_description="95 % point with the layers shuffled",
+        evidence=f"mean rebound in units of its own null (a curve that only falls), upper half minus lower "
+        f"half; p = {probability:.3g}; {top} of {half} upper and {bottom} of {half} lower layers bounce "
+        "beyond their null",
+    )
+
+
+def _wave(orders: pd.DataFrame, move: str, id: str, statement: str) -> Claim:
+    facts: Facts = {"id": id, "source": "arXiv 2604.22778", "statement": statement}
+    rows = orders[(orders["series"] == "A") & (orders["metric"] == "stable_rank") & (orders["move"] == move)]
+    rows = rows[rows["matrix"] == _MATRIX]
+    if rows.empty:
+        return not_tested(**facts, reason=f"fewer than {LEAST_LAYERS} layers {move} along this series")
+    row = rows.iloc[0]
+    sign = 1 if move == "fall" else -1
+    return not_tested(
+        **facts,
+        reason="one run cannot tell: a wave counts in the pooled runs of five seeds (joma run fig7); the "
+        f"order correlation of this run's {row['layers']} layers is {row['correlation']:.2f}, "
+        f"shuffled ones reach {sign * row['null']:.2f} once in twenty",
+    )
+
+
+def answer(settings: TrackRun, tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """How many checkpoints, what bounces, and what is wrong with the series."""
+    members, notes, found = tables["checkpoints"], tables["notes"], tables["bounces"]
+    said = [
+        f"{int(members['measured'].sum())} of {len(members)} checkpoints measured, "
+        f"steps {members['step'].min()} to {members['step'].max()}."
+    ]
+    judged = found[found["points"] >= 8]
+    if len(judged):
+        counts = judged["verdict"].value_counts()
+        kinds = ", ".join(f"{int(counts[kind])} {kind}" for kind in counts.index)
+        said.append(f"Of {len(judged)} curves over the steps: {kinds} (each against its own null).")
+    else:
+        longest = int(found["points"].max()) if len(found) else 0
+        said.append(
+            f"No dip can be told from noise: the longest curve has {longest} points of the 8 it needs."
+        )
+    lost, others = notes[notes["lost"]], notes[~notes["lost"]]
+    if len(lost):
+        said.append(f"Not measured: {_listed(lost['text'])}.")
+    elif len(others):
+        said.append(f"Noticed: {_listed(others['text'])}.")
+    return said
+
+
+def _listed(texts: pd.Series) -> str:
+    some = [text.rstrip(".") for text in texts[:2]]
+    more = len(texts) - len(some)
+    return "; ".join(some) + (f"; and {more} more" if more else "")

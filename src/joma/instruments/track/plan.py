@@ -1,0 +1,91 @@
+"""What measuring a series would take: members, bytes, room on the disk, time from one checkpoint measured."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from joma.instruments.track import TrackRun
+from joma.instruments.track.run import measure_one
+from joma.probes.series.find import find_series
+from joma.probes.series.measuring import wanted_tensors
+from joma.probes.series.members import select
+from joma.probes.series.source import kept_of
+
+_HELD = 4
+"""The first, the previous, this one and the next lie on the disk at once."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is there and what it takes."""
+
+    members: pd.DataFrame
+    """One row per member: ``checkpoint, step, bytes, fetch`` (bytes to transfer)``, same_as``."""
+    notes: list[str]
+    seconds: float
+    """For all, from one checkpoint measured; what is fetched comes on top."""
+
+    @property
+    def fetch(self) -> int:
+        """Bytes to transfer."""
+        return int(self.members["fetch"].sum())
+
+    @property
+    def disk(self) -> int:
+        """Bytes on the disk at once, where fetched checkpoints are removed after use."""
+        return int(self.members["fetch"].nlargest(_HELD).sum())
+
+    def as_json(self) -> dict[str, object]:
+        """For machines."""
+        return {
+            "members": json.loads(self.members.to_json(orient="records")),
+            "notes": self.notes,
+            "bytes_to_fetch": self.fetch,
+            "bytes_on_disk": self.disk,
+            "seconds": round(self.seconds, 1),
+        }
+
+    def as_text(self) -> str:
+        """For people."""
+        distinct = int((self.members["same_as"] == "").sum())
+        lines = [
+            self.members.to_string(index=False),
+            *self.notes,
+            f"{len(self.members)} members, {distinct} contents; {self.fetch:,} bytes to fetch, at most "
+            f"{self.disk:,} on the disk at once; about {self.seconds:.0f} s of measuring, by one of them.",
+        ]
+        return "\n".join(lines)
+
+
+def plan(settings: TrackRun) -> Plan:
+    """Look at the series, and measure one checkpoint for the time that it takes."""
+    found = find_series(settings.series, settings.revisions)
+    chosen = select(found.members, settings.revisions)
+    same: dict[str, str] = {}
+    for group in found.identical(chosen):
+        kept = kept_of(group, chosen)
+        same |= {one.name: kept.name for one in group if one is not kept}
+    wanted = None if settings.reads_text else wanted_tensors(settings.layers)
+    rows = [
+        {
+            "checkpoint": one.name,
+            "step": one.place.step,
+            "bytes": one.size,
+            "fetch": 0 if one.name in same else found.to_fetch(one, wanted),
+            "same_as": same.get(one.name, ""),
+        }
+        for one in chosen
+    ]
+    first = min((one for one in chosen if one.name not in same), key=lambda one: found.to_fetch(one, wanted))
+    with tempfile.TemporaryDirectory() as folder:
+        path = found.bring(first, wanted, Path(folder))
+        started = time.monotonic()
+        measure_one(settings, path)
+        seconds = time.monotonic() - started
+    return Plan(pd.DataFrame(rows), [note.text for note in found.notes], seconds * (len(chosen) - len(same)))

@@ -1,0 +1,84 @@
+"""``joma.track``: a series of checkpoints from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from joma.errors import InputError
+from joma.instruments.track import TrackRun
+from joma.progress import Progress
+from joma.reporting.figures import style
+from joma.runs.directory import run_experiment
+from joma.settings import Value
+
+
+@dataclass(frozen=True)
+class Track:
+    """What :func:`track` found along a series."""
+
+    settings: TrackRun
+    tables: dict[str, pd.DataFrame]
+    """Those of :class:`joma.instruments.track.TrackRun`."""
+
+    def table(self) -> pd.DataFrame:
+        """Every measurement: ``series, checkpoint, line, step, ..., layer, head, matrix, metric, value``."""
+        return self.tables["values"]
+
+    def bounces(self) -> pd.DataFrame:
+        """Dip and bounce of every curve, with its null and verdict: see :func:`joma.bounce`."""
+        return self.tables["bounces"]
+
+    def notes(self) -> pd.DataFrame:
+        """What was noticed about the series; ``lost`` where a checkpoint was not measured for it."""
+        return self.tables["notes"]
+
+    def plot(self) -> Figure:
+        """The figure: curves over the steps, and maps of layer and step."""
+        with style("light"):
+            return self.settings.draw(self.tables)
+
+    def answer(self) -> list[str]:
+        """What was found, in one to three sentences."""
+        return self.settings.answer(self.tables)
+
+    def __str__(self) -> str:
+        return " ".join(self.answer())
+
+
+def track(
+    series: str | Path | Sequence[str | Path],
+    text: str | Path = "",
+    *,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    **settings: Value,
+) -> Track:
+    """Measure a series of checkpoints along its training.
+
+    Args:
+        series: a folder of checkpoints, folders and files of checkpoints, or the name of a model on the hub
+            whose revisions are its checkpoints.
+        text: a file or a named corpus to read; without one, weights alone are measured.
+        out: a run directory, which keeps every finished checkpoint and lets a broken run continue.
+        quiet: no progress on stderr.
+        settings: of :class:`joma.instruments.track.TrackRun` and of its reading
+            (:class:`joma.probes.reading.settings.Reading`): ``revisions``, ``layers``, ``tokens``, ...
+
+    Raises:
+        InputError: no such series, no step in any name, an unknown setting.
+        UnfinishedError: not one checkpoint could be measured.
+    """
+    named = [series] if isinstance(series, str | Path) else list(series)
+    if not named:
+        raise InputError("track: the series is empty; give a folder, folders and files, or a model's name.")
+    given: dict[str, Value] = {**settings, "model": str(named[0]), "text": str(text)}
+    job = TrackRun.of(**given, further=tuple(map(str, named[1:])))
+    job.check_complete()
+    if out is None:
+        return Track(job, job.run(Progress(quiet=quiet)))
+    return Track(job, run_experiment(job, Path(out), quiet=quiet).tables)

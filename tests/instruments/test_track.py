@@ -1,0 +1,272 @@
+"""A stored series with everything that goes wrong in series, tracked as a user would."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import joma
+from hub_server import Hub, serve
+from joma.cli.main import main
+from joma.errors import InputError, UnfinishedError
+from joma.instruments.track import TrackRun
+from joma.probes.weights.ranks import probe_weights
+
+WIDTH, LAYERS = 16, 4
+
+
+def checkpoint(folder: Path, step: int, *, width: int = WIDTH, when: int | None = None) -> Path:
+    """Weights that move along a fixed path, so that any two steps differ by what is known."""
+    folder.mkdir(parents=True)
+    random = torch.Generator().manual_seed(7)
+    parts = {"self_attn.q_proj": width, "self_attn.k_proj": width, "self_attn.v_proj": width}
+    parts |= {"self_attn.o_proj": width, "mlp.up_proj": 3 * width}
+    tensors = {}
+    for layer in range(LAYERS):
+        for name, rows in parts.items():
+            start, way = (torch.randn(rows, width, generator=random) for _ in range(2))
+            tensors[f"model.layers.{layer}.{name}.weight"] = start + step / 100 * way
+    save_file(tensors, folder / "model.safetensors")
+    config = {"model_type": "llama", "num_attention_heads": 2, "num_key_value_heads": 2}
+    (folder / "config.json").write_text(json.dumps(config))
+    stamp = 1_700_000_000 + (step if when is None else when)
+    os.utime(folder / "model.safetensors", (stamp, stamp))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Duplicates, a gap, a truncated file, a stale higher step, other shapes, two stages."""
+    folder = tmp_path_factory.mktemp("stored")
+    for step in (0, 10, 20, 30, 40, 50, 60, 90, 100, 110):
+        checkpoint(folder / f"stage1-step{step}", step)
+    for step in (10, 20, 30):
+        checkpoint(folder / f"stage2-ingredient1-step{step}", step + 1000)
+    shutil.rmtree(folder / "stage1-step20")
+    shutil.copytree(folder / "stage1-step10", folder / "stage1-step20")
+    cut = folder / "stage1-step50" / "model.safetensors"
+    stamp = cut.stat().st_mtime
+    cut.write_bytes(cut.read_bytes()[:-100])
+    os.utime(cut, (stamp, stamp))
+    checkpoint(folder / "stage1-step120", 120, when=55)
+    checkpoint(folder / "stage1-step130", 130, width=WIDTH + 4)
+    (folder / "main").mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(stored: Path) -> joma.Track:
+    return joma.track(stored, quiet=True)
+
+
+def test_each_fault_is_found_and_named_and_the_rest_measured(found: joma.Track) -> None:
+    notes = found.notes()
+    kinds = {(row.kind, row.checkpoint) for row in notes.itertuples()}
+    assert {
+        ("identical", "stage1-step10"),
+        ("gap", ""),
+        ("unreadable", "stage1-step50"),
+        ("stale", "stage1-step120"),
+        ("shapes", "stage1-step130"),
+        ("no member", "main"),
+        ("weights alone", ""),
+    } == kinds
+    assert set(notes[notes["lost"]]["checkpoint"]) == {"stage1-step50", "stage1-step130"}
+    members = found.tables["checkpoints"].set_index("checkpoint")
+    assert members["same_as"]["stage1-step20"] == "stage1-step10"
+    assert set(members.index[~members["measured"]]) == {"stage1-step20", "stage1-step50", "stage1-step130"}
+    assert set(found.table()["checkpoint"]) == set(members.index[members["measured"]])
+    assert list(members["line"].unique()) == ["stage1", "stage2 ingredient1"]
+
+
+def test_values_are_those_of_a_probe_and_of_the_dense_difference(found: joma.Track, stored: Path) -> None:
+    table = found.table()
+    alone = probe_weights(stored / "stage1-step30", attention=True)
+    own = table[(table["checkpoint"] == "stage1-step30") & (table["metric"] == "stable_rank")]
+    own = own[own["matrix"] != "query_key"]
+    expected = alone[alone["metric"] == "stable_rank"]["value"]
+    assert own["value"].to_numpy() == pytest.approx(expected.to_numpy(), rel=1e-12)
+    rows = table[(table["metric"] == "change_norm") & (table["matrix"] == "lower") & (table["layer"] == 2)]
+    norms = rows.pivot_table(index="step", columns="against", values="value")
+    way = norms["first"][110] / 110
+    # Step 10 counts for itself and 20; the neighbour of 60 is 40.
+    assert norms["previous"][60] == pytest.approx(20 * way, rel=1e-5)
+    assert norms["first"][60] == pytest.approx(60 * way, rel=1e-5)
+    speed = table[(table["metric"] == "speed") & (table["matrix"] == "lower") & (table["layer"] == 2)]
+    stage_1 = speed[speed["line"] == "stage1"]
+    assert stage_1["value"].to_numpy() == pytest.approx(np.full(len(stage_1), way), rel=1e-4)
+
+
+def test_the_object_has_a_table_a_plot_and_bounces(found: joma.Track) -> None:
+    bounces = found.bounces()
+    one = bounces[(bounces["metric"] == "stable_rank") & (bounces["matrix"] == "lower")]
+    assert len(one[one["line"] == "stage1"]) == LAYERS
+    assert set(one[one["line"] == "stage2 ingredient1"]["verdict"]) == {"cannot tell"}
+    assert len(found.plot().axes) >= 4
+    assert "of 15 checkpoints measured" in str(found)
+    assert len(found.answer()) <= 3
+
+
+def test_the_command_ends_with_the_list_of_what_was_lost(
+    stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(["track", str(stored), "--weights", "--json", "--out", str(tmp_path / "run"), "-q"])
+    printed = capsys.readouterr()
+    assert status == 1
+    assert "stage1-step50" in printed.err
+    assert "stage1-step130" in printed.err
+    assert {row["checkpoint"] for row in json.loads(printed.out)["tables"]["values"]} >= {"stage1-step0"}
+    assert (tmp_path / "run" / "report.html").exists()
+    assert main(["track", str(stored), "--dry-run", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert planned["bytes_to_fetch"] == 0
+    assert planned["seconds"] > 0
+    assert main(["track", str(stored), "--dry-run"]) == 0
+    assert "contents to measure" in capsys.readouterr().out
+
+
+def test_a_new_checkpoint_adds_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, out = tmp_path / "series", tmp_path / "run"
+    for step in (1, 2, 3):
+        checkpoint(folder / f"checkpoint-{step}", step)
+    before = joma.track(folder, out=out, quiet=True)
+    parts = {path.name: path.stat().st_mtime_ns for path in (out / "parts").glob("*.parquet")}
+    checkpoint(folder / "checkpoint-4", 4)
+    after = joma.track(folder, out=out, quiet=True, window=4)
+    again = {path.name: path.stat().st_mtime_ns for path in (out / "parts").glob("*.parquet")}
+    assert len(again) == len(parts) + 2
+    assert parts.items() <= again.items()
+    kept = after.table()[after.table()["step"] < 4].reset_index(drop=True)
+    pd.testing.assert_frame_equal(kept, before.table())
+
+
+def test_a_folder_that_grows_is_followed(tmp_path: Path) -> None:
+    folder = tmp_path / "series"
+    checkpoint(folder / "checkpoint-1", 1)
+    script = (
+        "import sys, joma; print(len(joma.track(sys.argv[1], follow=8, quiet=True).tables['checkpoints']))"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, folder], stdout=subprocess.PIPE, text=True) as run:
+        time.sleep(1.0)
+        checkpoint(tmp_path / "checkpoint-2", 2).rename(folder / "checkpoint-2")
+        assert run.communicate()[0].strip() == "2"
+
+
+def test_two_series_side_by_side(stored: Path, tmp_path: Path) -> None:
+    for step in (0, 25, 55):
+        checkpoint(tmp_path / "other" / f"step_{step}", step)
+    for step in (0, 10, 30, 50):
+        checkpoint(tmp_path / "one" / f"step_{step}", step)
+    found = joma.track(tmp_path / "one", against=str(tmp_path / "other"), quiet=True)
+    beside = found.tables["beside"]
+    norms = beside[(beside["metric"] == "change_norm") & (beside["against"] == "first")]
+    norms = norms[norms["matrix"] == "lower"]
+    # Both run along one path at one speed, so that their distance from the start is the same.
+    assert sorted(norms["at"].unique()) == [30, 50]
+    assert norms["difference"].abs().max() < 1e-4 * norms["value"].max()
+
+
+def test_what_is_no_series(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="name a series"):
+        TrackRun().check_complete()
+    with pytest.raises(InputError, match="align loss"):
+        joma.track(tmp_path, align="loss")
+    alone = checkpoint(tmp_path / "checkpoint-5", 5)
+    only = joma.track(alone, quiet=True)
+    assert "only checkpoint" in " ".join(only.notes()["text"])
+    assert set(only.bounces()["verdict"]) == {"cannot tell"}
+    (alone / "model.safetensors").write_bytes(b"half")
+    with pytest.raises(UnfinishedError, match="no checkpoint"):
+        joma.track(alone, quiet=True)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with serve(tmp_path / "hub") as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        for step in (0, 10, 20, 30):
+            checkpoint(hub.model("lab/tiny") / f"step{step}", step)
+        yield hub
+
+
+def test_a_series_on_the_hub_is_that_of_its_folders(hub: Hub, tmp_path: Path) -> None:
+    shutil.copytree(hub.model("lab/tiny") / "step30", hub.model("lab/tiny") / "step40")
+    hub.missing = {"step50"}
+    out = tmp_path / "run"
+    remote = joma.track("lab/tiny", out=out, quiet=True)
+    local = joma.track(hub.model("lab/tiny"), quiet=True)
+    pd.testing.assert_frame_equal(remote.table(), local.table())
+    assert set(remote.notes()["kind"]) == {"identical", "unreadable", "weights alone"}
+    assert all(count == 1 for count in _times_sent(hub).values())
+    assert not list(out.rglob("*.safetensors"))
+    sent = hub.sent.total()
+    joma.track("lab/tiny", out=out, quiet=True)
+    assert hub.sent.total() == sent
+
+
+def test_downloads_are_kept_where_it_is_asked_for(hub: Hub, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    joma.track("lab/tiny", revisions=("step0", "step20"), keep_downloads=str(kept), quiet=True)
+    assert len(list(kept.rglob("*.safetensors"))) == 2
+    sent = hub.sent.total()
+    joma.track("lab/tiny", revisions=("step0", "step20"), keep_downloads=str(kept), changes=False, quiet=True)
+    again = hub.sent.total() - sent
+    assert again < 2 * 40_000  # headers and settings
+
+
+def _times_sent(hub: Hub) -> dict[tuple[str, str, int], int]:
+    """How often each byte range's beginning went out, beyond the headers."""
+    counted: dict[tuple[str, str, int], int] = {}
+    for revision, file, begin, _ in hub.ranges:
+        if file.endswith(".safetensors") and begin > 0:
+            counted[revision, file, begin] = counted.get((revision, file, begin), 0) + 1
+    return counted
+
+
+@pytest.mark.slow
+def test_killed_at_ten_moments_and_continued(tmp_path: Path) -> None:
+    folder = tmp_path / "series"
+    for step in range(12):
+        checkpoint(folder / f"checkpoint-{step}", step, width=96)
+    undisturbed = joma.track(folder, out=tmp_path / "whole", quiet=True).tables
+    words = [sys.executable, "-m", "joma", "track", str(folder), "-q", "--out", str(tmp_path / "broken")]
+    random = np.random.default_rng(0)
+    kept: dict[str, int] = {}
+    killed = 0
+    parts = tmp_path / "broken" / "parts"
+    for _ in range(10):
+        with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
+            had = len(list(parts.glob("*.parquet")))
+            limit = time.monotonic() + 120
+            # A moment after something new was finished, so that every try gets on.
+            while process.poll() is None and time.monotonic() < limit:
+                if len(list(parts.glob("*.parquet"))) > had:
+                    break
+                time.sleep(0.005)
+            time.sleep(float(random.uniform(0.0, 0.2)))
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                killed += 1
+        now = {path.name: path.stat().st_mtime_ns for path in parts.glob("*.parquet")}
+        assert kept.items() <= now.items(), "a finished part was measured again"
+        kept = now
+    assert killed >= 5
+    assert subprocess.run(words, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    now = {path.name: path.stat().st_mtime_ns for path in parts.glob("*.parquet")}
+    assert kept.items() <= now.items()
+    for name, table in undisturbed.items():
+        again = pd.read_parquet(tmp_path / "broken" / f"{name}.parquet")
+        pd.testing.assert_frame_equal(table, again, check_exact=True)
