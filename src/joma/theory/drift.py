@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
 
 from joma.arguments import Array, arrays, finite, number, positive
 from joma.errors import InputError
@@ -46,14 +47,25 @@ def towards(mu: ArrayLike, stiffness: ArrayLike | None = None) -> Drift:
 
 
 def of_samples(
-    samples: ArrayLike, gradient: ArrayLike, gate: HomogeneousGate, *, trained_bias: bool = False
+    samples: ArrayLike,
+    gradient: ArrayLike,
+    gate: HomogeneousGate,
+    *,
+    width: float = 0.0,
+    trained_bias: bool = False,
 ) -> Drift:
-    """The drift of a sample: ``x`` (N, n), ``g`` (N,) for all nodes alike, each with weight 1/N."""
+    """The drift of a sample: ``x`` (N, n), ``g`` (N,) for all nodes alike, each with weight 1/N.
+
+    A sharp gate makes it a step function with a kink per sample, which may vanish at several points near to
+    each other, the more so the larger n; ``width`` > 0 rounds the gate by a logistic function of that width.
+    """
     x, g = arrays("of_samples", samples=(samples, "N n"), gradient=(gradient, "N"))
-    low, high = g * gate.minus / g.size, g * gate.plus / g.size
+    breadth = positive("of_samples", "width", width, zero=True)
+    low, jump = g * gate.minus / g.size, g * (gate.plus - gate.minus) / g.size
 
     def drift(u: Array, xi: Array) -> tuple[Array, Array]:
-        signal = np.where(u @ x.T + xi[:, None] > 0, high, low)
+        before = u @ x.T + xi[:, None]
+        signal = low + jump * (expit(before / breadth) if breadth else before > 0)
         return signal @ x, signal.sum(axis=1) if trained_bias else np.zeros_like(xi)
 
     return drift

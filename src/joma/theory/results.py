@@ -105,6 +105,7 @@ RESULTS = (
             "dynamics.block_salience_flow.integrate_joint",
         ),
         ("block_flow", "block_bounce"),
+        ("block_flow",),
     ),
     Result("JoMA Lemma 6", "a bound of (1 - exp(-y^2))/y", ("theory.salience.lemma_6",), ("lemma6",)),
     Result("JoMA Lemma 7", "a bound of Gaussian integrals", ("theory.salience.lemma_7",), ("lemma7",)),

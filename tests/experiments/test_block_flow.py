@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from joma.errors import InputError
+from joma.experiments.block_flow import BlockFlow
+from joma.experiments.block_flow.cases import cases
+from joma.experiments.block_flow.run import rests
+from joma.progress import Progress
+from joma.reporting.figures import style
+
+SMALL = BlockFlow(cases=2, samples=12_000, drawn=20, phase_points=3)
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return SMALL.run(Progress(quiet=True))
+
+
+def test_claims(tables):
+    verdicts = {claim.id: claim.verdict for claim in SMALL.claims(tables)}
+    assert verdicts.pop("block_flow.rests") == "corrected"
+    assert verdicts.pop("block_flow.rates") == "corrected"
+    assert verdicts.pop("block_flow.centre") == "fails"
+    assert set(verdicts.values()) == {"holds"}
+
+
+def test_the_figure_is_drawn(tables):
+    with style():
+        assert len(SMALL.draw(tables).axes) == 4
+
+
+def test_the_claims_see_a_block_that_rests_where_the_print_says(tables):
+    swapped = dict(tables)
+    near, far = "attended weight's distance from uniform's rest", "weight's distance from uniform's rest"
+    swapped["rests"] = tables["rests"].replace({"metric": {near: far, far: near}})
+    verdicts = {claim.id: claim.verdict for claim in SMALL.claims(swapped)}
+    assert verdicts["block_flow.rests"] == "fails"
+
+
+@pytest.mark.slow
+def test_fifty_settings_rest_where_uniform_attention_does():
+    settings = BlockFlow(cases=50)
+    assert len(cases(50)) == 50
+    for index in range(50):
+        found = rests(Progress(quiet=True), settings, index).groupby("metric")["value"]
+        assert found.max()["attended weight's distance from uniform's rest"] < 1e-3
+        if found.min()["distance of the two laws"] > 0.02:
+            assert found.min()["weight's distance from uniform's rest"] > 0.01
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(InputError, match="seeds"):
+        BlockFlow(seeds=1)
