@@ -97,7 +97,8 @@ class Progress:
         each is handed a Progress of its own. The tables do not depend on the number of processes. If
         some fail, the others finish all the same, and the first failure is raised.
         """
-        workers = max(1, min(usable_cores(), len(computations)))
+        # In turn, a part runs in this very process, which is no child of itself.
+        workers = 1 if self.executor is in_turn else max(1, min(usable_cores(), len(computations)))
         calls = [
             functools.partial(
                 _outcome, self._for_worker(number % workers) if workers > 1 else self, name, compute

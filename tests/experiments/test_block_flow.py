@@ -9,7 +9,7 @@ from joma.experiments.block_flow.run import rests
 from joma.progress import Progress
 from joma.reporting.figures import style
 
-SMALL = BlockFlow(cases=2, samples=12_000, drawn=20, phase_points=3)
+SMALL = BlockFlow(cases=2, drawn=20, phase_points=3)
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,8 @@ def _rests(settings: BlockFlow, table: pd.DataFrame) -> list[Claim]:
     rests = _wide(table, ["run", "seed"])
     told = rests[rests["distance of the two laws"] > APART]
     near, far = "attended weight's distance from uniform's rest", "weight's distance from uniform's rest"
-    runs = f"{rests['run'].nunique()} settings x {settings.seeds} samples of {settings.samples}, gates rounded by 1-2 %"
+    runs = f"{rests['run'].nunique()} settings x {settings.seeds} samples of {settings.samples}"
+    runs += ", gates rounded by 1-2 %"
     return [
         correct(
             id="block_flow.rests",
