@@ -129,7 +129,7 @@ def test_a_killed_probe_continues_with_what_it_has(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "probe_weights", killed)
+        patched.setattr(module, "weight_ranks", killed)
         assert main(words) == 130
     assert (tmp_path / "out" / "parts" / "attention.parquet").exists()
 

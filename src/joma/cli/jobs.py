@@ -9,6 +9,7 @@ from pathlib import Path
 from joma.cli.options import InstrumentOptions, JobCall
 from joma.instruments.base import Instrument
 from joma.instruments.probe import ProbeRun
+from joma.probes.weights.omissions import is_whole, left_out
 from joma.reporting.page import write_report
 from joma.reporting.terminal import run_as_text
 from joma.runs.directory import Run, run_experiment
@@ -32,7 +33,17 @@ def do(call: JobCall) -> int:
     lacking = job.lacking(run.tables)
     if lacking:
         print("\n".join(["joma: not measured:", *lacking]), file=sys.stderr)
-    return 1 if lacking else 0
+    return max(int(bool(lacking)), _remarks(job, run))
+
+
+def _remarks(job: Job, run: Run) -> int:
+    """Name on stderr what a table of weights leaves out; the exit status, 1 where that had been asked for."""
+    if not (isinstance(job, ProbeRun) and job.weights):
+        return 0
+    ranks = run.tables["ranks"]
+    if said := left_out(ranks):
+        print(f"joma: {said}", file=sys.stderr)
+    return 0 if is_whole(ranks) else 1
 
 
 def _as_json(job: Job, run: Run) -> object:

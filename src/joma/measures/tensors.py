@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -28,8 +29,8 @@ Numbers: TypeAlias = Tensor | ArrayLike | SparseMatrix
 def dense(where: str, name: str, value: Numbers) -> Tensor:
     """A dense tensor, of the dtype (float64 for longer ones), device and gradient that it had.
 
-    Takes sparse, quantised and distributed tensors, NumPy arrays of any strides and byte order, SciPy's
-    sparse matrices and nested lists.
+    Takes sparse, quantised (torch's, torchao's, bitsandbytes') and distributed tensors, NumPy arrays of any
+    strides and byte order, SciPy's sparse matrices and nested lists.
 
     Raises:
         InputError: no array, a tensor of the meta device, or an array that is masked somewhere.
@@ -38,11 +39,16 @@ def dense(where: str, name: str, value: Numbers) -> Tensor:
         return _from_numpy(where, name, value)
     if value.is_meta:
         raise InputError(f"{where}: {name} is a tensor of the meta device, without values; load it first.")
-    tensor = value
+    tensor, four_bit, rows = value, getattr(value, "quant_state", None), getattr(value, "SCB", None)
     if hasattr(tensor, "full_tensor"):  # DTensor, of FSDP2 and tensor parallelism
         tensor = tensor.full_tensor()
-    if tensor.is_quantized:
-        tensor = tensor.dequantize()
+    if four_bit is not None:  # bitsandbytes
+        restore = importlib.import_module("bitsandbytes.functional").dequantize_4bit
+        tensor = torch.as_tensor(restore(tensor, four_bit))
+    elif isinstance(rows, Tensor):  # bitsandbytes' LLM.int8: rows times 127 over their largest entry
+        tensor = tensor.float() * rows.float()[:, None] / 127
+    elif tensor.is_quantized or type(tensor).dequantize is not Tensor.dequantize:  # torchao and its like
+        tensor = torch.as_tensor(tensor.dequantize())
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 

@@ -20,7 +20,7 @@ from joma.probes.sections.coherence import representation_coherence
 from joma.probes.sections.joint_dynamics import joint_dynamics
 from joma.probes.sections.salience import token_salience
 from joma.probes.summary import layer_summary
-from joma.probes.weights.ranks import probe_weights
+from joma.probes.weights.ranks import weight_ranks
 from joma.progress import Progress
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def probe(
         return {"attention": per_head, "positions": positions, "coverage": coverage}
 
     def ranks() -> dict[str, pandas.DataFrame]:
-        table = probe_weights(
+        table = weight_ranks(
             reading.module,
             attention=attention_matrices,
             layers=chosen,

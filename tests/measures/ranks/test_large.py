@@ -170,9 +170,16 @@ def large_with(value: float) -> torch.Tensor:
     ],
 )
 def test_bad_weights_are_refused_with_the_place(weight: object, message: str) -> None:
-    for measure in (stable_rank, effective_rank, spectral_norm):
+    zero = message == "is zero"  # whose norm is no question
+    for measure in (stable_rank, effective_rank, *([] if zero else [spectral_norm])):
         with pytest.raises(InputError, match=message):
             measure(weight)
+
+
+def test_a_zero_matrix_has_a_norm_and_no_rank() -> None:
+    for shape in ((3, 3), (500, 400)):
+        found = spectral_norm_estimate(torch.zeros(shape), certify=True)
+        assert (found.value, found.upper_bound, found.frobenius_norm) == (0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("rtol", [0.0, -1.0, 1.0, math.nan, 1e-13])

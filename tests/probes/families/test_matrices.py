@@ -269,7 +269,6 @@ def test_interleaved_gates_of_gpt_oss() -> None:
         ("module.layers.0.linear1.weight", "lower"),
         ("layers.1.in_projection.weight", "fused"),
         ("decoder.layers.1.encoder_attn.q_proj.weight", "cross_query"),
-        ("transformer.h.0.mlp.w2.weight", "gate"),
         ("lm_head.weight", "unembedding"),
         ("model.layers.0.self_attn.q_proj.bias", None),
     ],

@@ -135,8 +135,12 @@ def test_a_flipped_bit_in_the_header_is_an_error_or_harmless(
     if message:
         assert len(message.splitlines()) == 1
         return
-    total = sum(checkpoint.read(name).nbytes for name in checkpoint.entries)
-    assert total == len(content) - header
+    unknown = [name for name, entry in checkpoint.entries.items() if entry.problem]
+    for name in unknown:  # a type that this reader may be too old for: this tensor alone cannot be read
+        with pytest.raises(InputError, match="cannot be read: its type"):
+            checkpoint.read(name)
+    total = sum(checkpoint.read(name).nbytes for name in checkpoint.entries if name not in unknown)
+    assert total == len(content) - header or unknown
 
 
 def test_a_header_of_the_wrong_size(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from joma.errors import InputError
 from joma.instruments.base import Instrument
+from joma.probes.reading.settings import Reading
 from joma.runs.job import setting
 
 
@@ -60,10 +61,13 @@ class ProbeRun(Instrument):
             if not self.reading.text:
                 raise InputError("probe: --text FILE is required, or --weights for the weights alone.")
             super().check_complete()
-        elif self.reading.text or self.sections or self.statistics or self.heads or self.rows:
+        elif (self.sections, self.statistics, self.heads, self.rows) != (None,) * 4 or (
+            replace(self.reading, model="", device="auto") != Reading()
+        ):
             raise InputError(
-                "probe: --weights reads no text; leave --text, --sections, --statistics, --heads and "
-                "--rows out."
+                "probe: --weights reads no text; leave --text and what goes with it out: of the settings "
+                "only "
+                "--layers, --attention, --certify and --device are for weights."
             )
         elif not self.reading.model:
             raise InputError(f"probe: name a model first: {self.fields()['model'].help}.")

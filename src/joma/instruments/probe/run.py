@@ -9,11 +9,11 @@ import pandas as pd
 from joma.errors import InputError
 from joma.instruments.probe import ProbeRun
 from joma.probes.probe import Probe, probe
-from joma.probes.reading.loading import resolve
+from joma.probes.reading.loading import checked_device, resolve
 from joma.probes.reading.settings import Reading
 from joma.probes.sections.attention import STATISTICS
 from joma.probes.summary import layer_summary
-from joma.probes.weights.ranks import probe_weights
+from joma.probes.weights.ranks import weight_ranks
 from joma.progress import Progress
 from joma.runs.directory import Run, record_run
 
@@ -37,11 +37,13 @@ def run(settings: ProbeRun, progress: Progress) -> dict[str, pd.DataFrame]:
 
 
 def _ranks(settings: ProbeRun, progress: Progress) -> pd.DataFrame:
-    return probe_weights(
+    device = settings.reading.device
+    return weight_ranks(
         resolve(settings.reading.model),
         attention=settings.attention_matrices,
         certify=settings.certify,
         layers=settings.layers,
+        device="cpu" if device == "auto" else checked_device(device),
         progress=progress,
     )
 

@@ -73,13 +73,16 @@ def spectral_norm_estimate(
         where: who asks, for messages.
 
     Raises:
-        InputError: not a real matrix, NaN or infinities (and where), a zero matrix, or an ``rtol`` that
-            is not between 1e-12 (1e-9 with ``certify``) and 1.
+        InputError: not a real matrix, NaN or infinities (and where), or an ``rtol`` that is not between
+            1e-12 (1e-9 with ``certify``) and 1.
     """
     tensor = dense_weight(weight, where)
     if tensor.ndim != 2:
         raise InputError(f"{where} needs one matrix, not a batch of shape {tuple(tensor.shape)}.")
-    return matrix_norm(tensor, checked_tolerance(rtol, certify, where), certify, where)
+    tolerance = checked_tolerance(rtol, certify, where)
+    if not bool(tensor.any()):
+        return SpectralNorm(0.0, 0.0, True, 0.0, 0.0, 0)
+    return matrix_norm(tensor, tolerance, certify, where)
 
 
 def checked_tolerance(rtol: float | None, certify: bool, where: str) -> float:

@@ -18,9 +18,11 @@ from torch import Tensor, nn
 
 from joma.errors import InputError
 from joma.probes.families.matrices import Matrix, find_matrices
+from joma.probes.families.names import locate
+from joma.probes.families.records import Family
+from joma.probes.families.sizes import Config, config_of, sizes_for, whole
+from joma.probes.weights.in_memory import weights_of
 
-_BLOCK = re.compile(r"(?:.*?\.)??(?:layers?|h|blocks?|blk|albert_layers)\.\d+(?=\.)")
-_INNER_BLOCK = re.compile(r"albert_layer_groups\.\d+\.albert_layers\.\d+(?=\.)")
 _HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "heads", "attention_heads")
 _IS_NORM = re.compile(r"norm", re.IGNORECASE)
 _INSIDE_ATTENTION = re.compile(
@@ -40,13 +42,7 @@ _BEFORE_MLP = (
 # Ends of names that are normalisations after the residual addition wherever they occur: BERT's descendants,
 # DistilBERT, MPNet and ALBERT.
 _AFTER_ATTENTION = r"attention\.output\.LayerNorm|attention\.LayerNorm|sa_layer_norm"
-_NORMALISE_AFTER = {"openai-gpt", "bart", "marian", "plbart", "blenderbot-small", "xlm", "flaubert"}
 _AMBIGUOUS = r"self_attn_layer_norm|encoder_attn_layer_norm|attention_norm"
-_NORMALISE_BEFORE = {
-    *("mbart", "pegasus", "whisper", "m2m_100", "blenderbot", "xglm", "biogpt", "opt", "gpt_neo"),
-    *("pegasus_x", "speech_to_text", "trocr", "llama4", "esm", "nllb-moe", "bigbird_pegasus", "siglip"),
-}
-_PARALLEL = {"gptj", "codegen", "phi", "cohere", "cohere2"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,13 +109,13 @@ def find_blocks(model: nn.Module) -> list[Block]:
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"find_blocks(model) got a {type(model).__name__}; give a torch.nn.Module.")
-    config = _config(model)
+    config = config_of(model)
     # Tied matrices (ALBERT's layers) count under their first name; one never read stays unmentioned.
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    shapes = {name: weight.shape for name, weight in weights_of(model).weights.items()}
     found: dict[str, list[Matrix]] = {}
     for matrix in find_matrices(shapes, config):
-        if matrix.layer is not None and (prefix := _block_of(matrix.tensor)) is not None:
-            found.setdefault(prefix, []).append(matrix)
+        if block := locate(matrix.tensor).block:
+            found.setdefault(block, []).append(matrix)
     modules = dict(model.named_modules())
     blocks = [_block(prefix, matrices, modules, shapes, config) for prefix, matrices in found.items()]
     if not any(block.lower or block.value_matrix for block in blocks):
@@ -133,47 +129,15 @@ def find_blocks(model: nn.Module) -> list[Block]:
 
 
 def take_weight(model: nn.Module, matrix: Matrix) -> Tensor:
-    """The matrix, (outputs, inputs), out of the living model: a detached view or copy, in its dtype.
+    """The matrix, (outputs, inputs), out of the living model, as it is used: adapters added, quantised values
+    restored.
+
+    A detached view or copy.
 
     Raises:
-        InputError: a parameter that is not there or holds nothing (sharded away, on the meta device).
+        InputError: a weight that is not there or holds nothing (sharded away, on the meta device).
     """
-    try:
-        parameter = model.get_parameter(matrix.tensor)
-    except AttributeError as error:
-        raise InputError(f"{type(model).__name__} has no parameter {matrix.tensor!r}: {error}.") from None
-    if parameter.is_meta or parameter.numel() == 0:
-        raise InputError(
-            f"{matrix.tensor} holds no numbers here (a meta tensor, or a shard kept elsewhere); load or "
-            "gather the model's weights first."
-        )
-    return matrix.take(parameter.detach())
-
-
-@torch.no_grad()
-def _config(model: nn.Module) -> Mapping[str, Any]:
-    config = getattr(model, "config", None)
-    if isinstance(config, Mapping):
-        return config
-    as_dict = getattr(config, "to_dict", None)
-    if not callable(as_dict):
-        return {}
-    settings = dict(as_dict())
-    # Attribute names that stand for others (GPT-2's n_head) are not in the dictionary.
-    for name in ("num_attention_heads", "num_key_value_heads", "hidden_size"):
-        if name not in settings and isinstance(getattr(config, name, None), int):
-            settings[name] = getattr(config, name)
-    return settings
-
-
-def _block_of(tensor: str) -> str | None:
-    """``model.layers.3`` of ``model.layers.3.mlp.up_proj.weight``."""
-    inner = _INNER_BLOCK.search(tensor)
-    if inner is not None:
-        return tensor[: inner.end()]
-    # The first number counts: T5's block.0.layer.1 is a part of a block.
-    found = _BLOCK.match(tensor)
-    return None if found is None else found[0]
+    return matrix.take(weights_of(model).weight(matrix.tensor))
 
 
 def _holder(tensor: str) -> str:
@@ -186,7 +150,7 @@ def _block(
     matrices: list[Matrix],
     modules: dict[str, nn.Module],
     shapes: Mapping[str, tuple[int, ...]],
-    config: Mapping[str, Any],
+    config: Config,
 ) -> Block:
     remarks: list[str] = []
     first = matrices[0]
@@ -237,15 +201,16 @@ def _attention(
     matrices: list[Matrix],
     modules: dict[str, nn.Module],
     shapes: Mapping[str, tuple[int, ...]],
-    config: Mapping[str, Any],
+    config: Config,
 ) -> tuple[dict[str, Any], str]:
     by_role: dict[str, Matrix] = {}
     for matrix in matrices:
         by_role.setdefault(matrix.role, matrix)
     value, output = by_role.get("value"), by_role.get("output")
     if value is None or output is None:
-        if "key_value_up" in by_role:
-            return {"attention": _holder(_holder(by_role["key_value_up"].tensor))}, (
+        latent = by_role.get("value_up", by_role.get("key_value_up"))
+        if latent is not None:
+            return {"attention": _holder(_holder(latent.tensor))}, (
                 f"{name} has latent attention: a norm stands within its value matrix"
             )
         if "query_key_value" in by_role:
@@ -287,7 +252,7 @@ def _rows(matrix: Matrix, shape: tuple[int, ...]) -> int:
     return int(matrix.take(torch.empty(shape, device="meta")).shape[0])
 
 
-def _heads(attention: str, modules: dict[str, nn.Module], config: Mapping[str, Any]) -> int | None:
+def _heads(attention: str, modules: dict[str, nn.Module], config: Config) -> int | None:
     sources: list[Any] = []
     name = attention
     while True:
@@ -300,12 +265,10 @@ def _heads(attention: str, modules: dict[str, nn.Module], config: Mapping[str, A
             count = getattr(source, key, None)
             if isinstance(count, int) and not isinstance(count, bool):
                 return count
-    return next((config[key] for key in _HEAD_COUNTS if isinstance(config.get(key), int)), None)
+    return whole(config, *_HEAD_COUNTS)
 
 
-def _norms(
-    block: str, modules: dict[str, nn.Module], config: Mapping[str, Any], remarks: list[str]
-) -> dict[str, Any]:
+def _norms(block: str, modules: dict[str, nn.Module], config: Config, remarks: list[str]) -> dict[str, Any]:
     names = [
         name
         for name, module in modules.items()
@@ -314,7 +277,7 @@ def _norms(
         and not _INSIDE_ATTENTION.search(name)
         and not re.search(r"(cross|encoder)_?attn|EncDecAttention\.", name + ".")
     ]
-    family = str(config.get("model_type", ""))
+    family, record = str(config.get("model_type", "")), sizes_for(config, block).family
     module = modules[block]
 
     def ending(pattern: str, *, last: bool = False) -> str | None:
@@ -322,7 +285,7 @@ def _norms(
         return next((name for name in ordered if re.search(rf"\.(?:{pattern})$", name)), None)
 
     if not names:
-        return {"parallel": family in _PARALLEL}
+        return {"parallel": record.parallel}
     behind = ending(_AFTER_ATTENTION)
     if behind is not None:
         return {"mlp_norm": behind}
@@ -335,7 +298,7 @@ def _norms(
     before_attention = ending(_BEFORE_ATTENTION)
     before_mlp = next((name for pattern in _BEFORE_MLP if (name := ending(pattern, last=True))), None)
     flag = getattr(module, "do_layer_norm_before", getattr(module, "normalize_before", None))
-    after = flag is False or (flag is None and (family in _NORMALISE_AFTER or _is_joma_decoder(module)))
+    after = flag is False or (flag is None and (record.norms == "after" or _is_joma_decoder(module)))
     if after:
         cross = f"{block}.encoder_attn_layer_norm"  # the last norm before the MLP, where there is one
         return {"mlp_norm": cross if cross in modules else before_attention}
@@ -347,11 +310,11 @@ def _norms(
         }
     if before_attention is None and ending("post_feedforward_layernorm") is not None:  # OLMo 2
         return {"output_norm": ending("post_attention_layernorm")}
-    parallel = _parallel(module, family, config)
+    parallel = _parallel(module, record, config)
     if before_attention is not None and before_mlp is None and len(names) == 1:
         parallel = True
         before_mlp = before_attention
-    told = flag is not None or family in _NORMALISE_BEFORE
+    told = flag is not None or record.norms == "before"
     if before_attention is not None and re.search(rf"\.(?:{_AMBIGUOUS})$", before_attention) and not told:
         modern = bool(re.search(r"(attn_norm|attention_norm)$", before_attention)) and before_mlp is not None
         if not (modern and family):
@@ -374,10 +337,10 @@ def _is_joma_decoder(module: nn.Module) -> bool:
     return all(hasattr(module, part) for part in ("in_projection", "lower", "attention_norm", "mlp_norm"))
 
 
-def _parallel(module: nn.Module, family: str, config: Mapping[str, Any]) -> bool:
+def _parallel(module: nn.Module, record: Family, config: Config) -> bool:
     flag = getattr(module, "use_parallel_residual", config.get("use_parallel_residual"))
     if isinstance(flag, bool):
         return flag
-    if family == "falcon":
+    if record.joint == "falcon":
         return bool(config.get("parallel_attn", True) or config.get("new_decoder_architecture"))
-    return family in _PARALLEL
+    return record.parallel

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from joma.errors import InputError
-from joma.probes.weights.checkpoints import open_checkpoint
+from joma.probes.reading.passes import device_of
+from joma.probes.weights.checkpoints import Checkpoint, open_checkpoint
+from joma.probes.weights.in_memory import weights_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -67,13 +69,13 @@ def load_model(
         _check_finite(model, type(model).__name__)
         first = next(model.parameters(), torch.empty(0))
         return LoadedModel(
-            model, _tokenizer(tokenizer, None), type(model).__name__, first.device, first.dtype
+            model, _tokenizer(tokenizer, None), type(model).__name__, device_of(model), first.dtype
         )
     if not isinstance(model, str | Path):
         raise InputError(
             f"model is a {type(model).__name__}; give a torch.nn.Module, a folder, a .gguf file or a name."
         )
-    place = _device(device)
+    place = checked_device(device)
     precision = _dtype(dtype, place)
     _need_transformers()
     folder = resolve(model, revision)
@@ -236,7 +238,12 @@ def _need_transformers() -> None:
         raise InputError("loading a model needs the package transformers: pip install 'joma[hf]'.")
 
 
-def _device(device: str | torch.device) -> torch.device:
+def checked_device(device: str | torch.device) -> torch.device:
+    """A device that is here; ``auto`` is CUDA if there is one.
+
+    Raises:
+        InputError: one that is not.
+    """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -260,17 +267,33 @@ def _dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype
 
 
 def _check_finite(model: nn.Module, name: str) -> None:
-    for weight, tensor in model.named_parameters():
+    """Refuse weights that are NaN or infinite, quantised and offloaded ones too; those kept elsewhere are not
+    seen."""
+    held = weights_of(model)
+    for weight in held.entries:
+        tensor = _numbers(held, weight)
         # The sum is not finite if an entry is not; only then is it worth looking where.
-        if tensor.is_floating_point() and not tensor.is_meta and not bool(tensor.detach().sum().isfinite()):
-            bad = ~tensor.detach().isfinite()
+        if tensor is not None and not bool(tensor.sum().isfinite()):
+            bad = ~tensor.isfinite()
             if bool(bad.any()):
                 where = tuple(bad.nonzero()[0].tolist())
-                value = float(tensor.detach()[where])
                 raise InputError(
-                    f"{name}: the weight {weight} holds {value} at {where} ({int(bad.sum())} of "
+                    f"{name}: the weight {weight} holds {float(tensor[where])} at {where} ({int(bad.sum())} "
+                    "of "
                     f"{tensor.numel()} entries are not finite); the file is damaged or the run diverged."
                 )
+
+
+def _numbers(held: Checkpoint, weight: str) -> Tensor | None:
+    """A stored tensor's values; None where they are no floating point numbers, or kept on another machine."""
+    entry = held.entries[weight]
+    if entry.problem or 0 in entry.shape:
+        return None
+    try:
+        tensor = held.read(weight)
+    except InputError:
+        return None
+    return tensor if tensor.is_floating_point() else None
 
 
 @contextlib.contextmanager

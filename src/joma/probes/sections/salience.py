@@ -187,10 +187,10 @@ class _Gradients:
             )
         gradient = gradient.reshape(*self.shape, -1)
         matrix = block.gate_matrix or block.lower_matrix
-        if self.at == "pre_activation" and matrix is not None and matrix.last is not None:
+        if self.at == "pre_activation" and matrix is not None and matrix.piece.last is not None:
             # Gate and lower come out of one matrix.
-            grouped = gradient.reshape(*self.shape, matrix.groups, -1)
-            gradient = grouped[..., matrix.first : matrix.last].flatten(2)
+            grouped = gradient.reshape(*self.shape, matrix.piece.groups, -1)
+            gradient = grouped[..., matrix.piece.first : matrix.piece.last].flatten(2)
         if self.neurons is not None:
             wrong = [k for k in self.neurons if not 0 <= k < gradient.shape[2]]
             if wrong or not self.neurons:

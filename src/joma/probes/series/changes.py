@@ -13,6 +13,7 @@ from torch import Tensor
 
 from joma.errors import InputError
 from joma.probes.families.matrices import Matrix, find_matrices
+from joma.probes.families.sizes import sizes_for
 from joma.probes.weights.checkpoints import Checkpoint
 
 _BLOCK_ENTRIES = 2**20
@@ -104,7 +105,7 @@ def changes(
     Raises:
         InputError: a tensor that holds NaN or infinities.
     """
-    shapes = {name: entry.shape for name, entry in now.entries.items()}
+    shapes = {name: weight.shape for name, weight in now.weights.items() if not weight.problem}
     wanted = set(roles)
     found = [matrix for matrix in find_matrices(shapes, now.config) if matrix.role in wanted]
     rows: list[Row] = []
@@ -121,7 +122,7 @@ def changes(
 
 
 def _taken(checkpoint: Checkpoint, matrix: Matrix, shape: torch.Size | None = None) -> Tensor:
-    weight = matrix.take(checkpoint.read(matrix.tensor)).float()
+    weight = matrix.take(checkpoint.weight(matrix.tensor)).float()
     if shape is not None and weight.shape != shape:
         raise InputError(
             f"{checkpoint.path}: {matrix.tensor} has the shape {tuple(weight.shape)}, another checkpoint of "
@@ -136,7 +137,7 @@ def _products(
     now: Checkpoint, earlier: Sequence[tuple[str, Checkpoint]], found: Sequence[Matrix]
 ) -> tuple[list[Row], str]:
     pairs = _pairs(found)
-    heads = _heads(now)
+    heads = sizes_for(now.config or {}, "").heads
     if not pairs or heads is None:
         why = "the config tells no number of heads" if pairs else "no layer has queries and keys apart"
         return [], f"no Q-K product: {why}"
@@ -170,16 +171,6 @@ def _pairs(found: Sequence[Matrix]) -> list[tuple[Matrix, Matrix]]:
     ]
 
 
-def _heads(checkpoint: Checkpoint) -> int | None:
-    config = checkpoint.config or {}
-    inner = config.get("text_config")
-    for part in (inner if isinstance(inner, dict) else {}, config):
-        for key in ("num_attention_heads", "n_head", "n_heads", "num_heads"):
-            if isinstance(part.get(key), int) and part[key] > 0:
-                return int(part[key])
-    return None
-
-
 def _head(weight: Tensor, head: int, size: int) -> Tensor:
     return weight[head * size : (head + 1) * size]
 
@@ -204,7 +195,7 @@ def _rows(
             against=against,
             value=value,
             unit=unit,
-            dtype=now.entries[matrix.tensor].dtype,
+            dtype=now.weights[matrix.tensor].dtype,
         )
         for metric, value, unit in values
     ]

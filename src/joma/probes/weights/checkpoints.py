@@ -7,21 +7,28 @@ when it is asked for and nothing else is kept, so that memory is bounded by the 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from joma.errors import InputError, nearest
+from joma.probes.weights.effective import Weight, weights_in
+from joma.probes.weights.formats import GgufShard, PickledShard, SafetensorsShard
 from joma.probes.weights.shard import Room, Shard, TensorEntry
 
-_INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SINGLE = ("model.safetensors", "pytorch_model.bin")
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+_OF_TRAINING = re.compile(
+    r"(rng_state|scheduler|optimizer|training_args|random_states|scaler|trainer_state|sampler)\w*\.|.*_optim_states\."
+    r"|.*_model_states\.|model_optim_rng\."
+)
 
 
 class Checkpoint:
-    """The tensors of a folder or file, by name.
+    """The tensors of a folder or file, by name: as they are stored, and as the model uses them.
 
     Args:
         path: the folder or file it came from.
@@ -29,8 +36,9 @@ class Checkpoint:
         config: the model's ``config.json``, where there is one.
     """
 
-    def __init__(self, path: Path, shards: list[Shard], config: dict[str, Any] | None) -> None:
-        self.path, self.config = path, config
+    def __init__(self, path: Path, shards: list[Shard], config: Mapping[str, object] | None) -> None:
+        self.path = path
+        self.config = config if config is not None else next((s.config for s in shards if s.config), None)
         self.shards: dict[str, Shard] = {}
         self.entries: dict[str, TensorEntry] = {}
         for shard in shards:
@@ -42,8 +50,13 @@ class Checkpoint:
                     )
                 self.shards[name], self.entries[name] = shard, entry
 
+    @cached_property
+    def weights(self) -> dict[str, Weight]:
+        """What the model multiplies by, made of one stored tensor or of several."""
+        return weights_in(self.entries, self.config)
+
     def read(self, name: str, room: Room | None = None) -> Tensor:
-        """A copy of the tensor ``name``; the file stays neither open nor mapped for its sake.
+        """A copy of the stored tensor ``name``; the file stays neither open nor mapped for its sake.
 
         With a ``room`` it may lie there, and is overwritten when the next tensor is read into it; no fresh
         memory is asked of the system then.
@@ -55,12 +68,30 @@ class Checkpoint:
             raise InputError(f"{self.path} holds no tensor {name!r}; {nearest(name, self.entries)}")
         return self.shards[name].read(name, room)
 
+    def weight(self, name: str, room: Room | None = None) -> Tensor:
+        """The numbers of the weight ``name`` (see :attr:`weights`): plain, scales multiplied in, adapters
+        added.
+
+        Raises:
+            InputError: no such weight, or one that has a problem.
+        """
+        if name not in self.weights:
+            raise InputError(f"{self.path} holds no weight {name!r}; {nearest(name, self.weights)}")
+        weight = self.weights[name]
+        if weight.problem:
+            raise InputError(f"{self.path}: {name}: {weight.problem}.")
+        first, *others = weight.parts
+        tensors = [self.read(first, room), *(self.read(part) for part in others)]
+        return tensors[0] if weight.compose is None else weight.compose(tensors)
+
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
     """Find the weights in a folder (or take the file) and read their names, shapes and types.
 
-    In a folder, an index of shards comes before a single file, safetensors before .bin, and these
-    before other names. A shard that the index does not name is not read.
+    In a folder the files are those that ``from_pretrained`` takes: model.safetensors, else the shards of its
+    index, else the same of pytorch_model.bin; then files of other names, safetensors first. A shard that the
+    index does not name is not read, and what only training needs (optimizer, scheduler, random state) is not
+    taken for weights.
 
     Damage is told where it shows: a header that contradicts itself or the file's size, a missing shard,
     an archive without its directory. safetensors and GGUF carry no checksums, and those of .bin files may be
@@ -80,18 +111,19 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         if path.name.endswith(".index.json"):
             return Checkpoint(path.parent, _sharded(path), _config(path.parent))
         return Checkpoint(path, [open_shard(file) for file in _gguf_parts(path)], _config(path.parent))
-    for name in _INDICES:
-        if (path / name).is_file():
-            return Checkpoint(path, _sharded(path / name), _config(path))
+    for single in _SINGLE:
+        if (path / single).is_file():
+            return Checkpoint(path, [open_shard(path / single)], _config(path))
+        if (path / f"{single}.index.json").is_file():
+            return Checkpoint(path, _sharded(path / f"{single}.index.json"), _config(path))
     return Checkpoint(path, [open_shard(file) for file in _files_of(path)], _config(path))
 
 
 def _files_of(folder: Path) -> list[Path]:
-    for name in _SINGLE:
-        if (folder / name).is_file():
-            return [folder / name]
     for suffixes in ((".safetensors",), (".gguf",), _PICKLED):
-        files = sorted(file for file in folder.iterdir() if file.suffix in suffixes)
+        files = sorted(
+            file for file in folder.iterdir() if file.suffix in suffixes and not _OF_TRAINING.match(file.name)
+        )
         if suffixes == (".gguf",) and files:
             return _gguf_parts(files[0])
         if files:
@@ -100,6 +132,16 @@ def _files_of(folder: Path) -> list[Path]:
         raise InputError(
             f"{folder} is a distributed checkpoint of PyTorch (.distcp); convert it first: "
             "python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt"
+        )
+    if any(folder.rglob("*_model_states.pt")) or (folder / "zero_to_fp32.py").is_file():
+        raise InputError(
+            f"{folder} is a sharded checkpoint of DeepSpeed; gather it first: python zero_to_fp32.py FOLDER "
+            "OUTPUT"
+        )
+    if any(folder.rglob("model_optim_rng.pt")) or any(folder.rglob("mp_rank_*")):
+        raise InputError(
+            f"{folder} is a checkpoint of Megatron, sharded over ranks; convert it to the Hugging Face "
+            "format first."
         )
     raise InputError(
         f"{folder} holds no weights (no .safetensors, .bin, .pt or .gguf file); give the folder that does."
@@ -143,7 +185,7 @@ def _sharded(index: Path) -> list[Shard]:
     return shards
 
 
-def _config(folder: Path) -> dict[str, Any] | None:
+def _config(folder: Path) -> dict[str, object] | None:
     file = folder / "config.json"
     if not file.is_file():
         return None
@@ -160,14 +202,12 @@ def open_shard(path: Path) -> Shard:
     Raises:
         InputError: an unknown suffix, or a file that is damaged or would run code.
     """
-    from joma.probes.weights import formats as shards
-
     if path.suffix == ".safetensors":
-        return shards.SafetensorsShard(path)
+        return SafetensorsShard(path)
     if path.suffix == ".gguf":
-        return shards.GgufShard(path)
+        return GgufShard(path)
     if path.suffix in _PICKLED:
-        return shards.PickledShard(path)
+        return PickledShard(path)
     raise InputError(
         f"{path}: the suffix {path.suffix!r} is not one of a checkpoint; give a .safetensors, .bin, .pt, "
         ".pth, .ckpt or .gguf file, or their folder."

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import math
 import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ _SAFETENSORS_TYPES = {
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
     "F8_E8M0": torch.float8_e8m0fnu,
     "I64": torch.int64,
     "I32": torch.int32,
@@ -66,7 +69,9 @@ class SafetensorsShard(Shard):
                 raise _damaged(path, f"the header's record of {name!r} is malformed") from error
             self._check(name, shape, stored, begin, end)
             self._ranges[name] = (data + begin, data + end)
-            entries[name] = TensorEntry(name, shape, stored, path)
+            known = stored in _SAFETENSORS_TYPES
+            problem = "" if known else f"its type {stored!r} is not known here"
+            entries[name] = TensorEntry(name, shape, stored, path, problem)
         self._check_ranges(data)
         self.entries: Mapping[str, TensorEntry] = entries
 
@@ -86,11 +91,10 @@ class SafetensorsShard(Shard):
         return header, 8 + length
 
     def _check(self, name: str, shape: tuple[int, ...], stored: str, begin: int, end: int) -> None:
-        if stored not in _SAFETENSORS_TYPES:
-            raise _damaged(self.path, f"{name!r} has the unknown type {stored!r}")
-        expected = _SAFETENSORS_TYPES[stored].itemsize
-        for side in shape:
-            expected *= side
+        if stored in _SAFETENSORS_TYPES:
+            expected = _SAFETENSORS_TYPES[stored].itemsize * math.prod(shape)
+        else:  # newer than this reader, or empty: only this tensor cannot be read
+            expected = max(end - begin, 0)
         if min(shape, default=0) < 0 or begin < 0 or end - begin != expected:
             raise _damaged(
                 self.path,
@@ -111,6 +115,8 @@ class SafetensorsShard(Shard):
     def read(self, name: str, room: Room | None = None) -> Tensor:
         """A copy of one tensor, in ``room`` where there is one."""
         entry, (begin, end) = self.entries[name], self._ranges[name]
+        if entry.problem:
+            raise InputError(f"{self.path}: {name!r} cannot be read: {entry.problem}.")
         content = (room or Room()).take(end - begin)
         with open(self.path, "rb", buffering=0) as file:
             file.seek(begin)
@@ -185,6 +191,14 @@ def _tensors_of(content: Any) -> dict[str, Tensor]:
     return {}
 
 
+class _Field(Protocol):
+    def contents(self) -> object: ...
+
+
+class _Reader(Protocol):
+    fields: Mapping[str, _Field]
+
+
 class GgufShard(Shard):
     """A GGUF file through the package ``gguf``; quantised tensors are dequantised to float32 one by one.
 
@@ -206,6 +220,7 @@ class GgufShard(Shard):
             # The reader has no errors of its own: a damaged file fails wherever its bytes lead.
             raise _damaged(path, f"{type(error).__name__}: {_first_sentence(error)}") from error
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+        self.config = _gguf_sizes(reader)
         self.entries: Mapping[str, TensorEntry] = {
             name: TensorEntry(
                 name, tuple(int(side) for side in reversed(tensor.shape)), tensor.tensor_type.name, path
@@ -225,3 +240,27 @@ class GgufShard(Shard):
                 "take a file in another quantisation."
             ) from error
         return torch.tensor(values, dtype=torch.float32).reshape(self.entries[name].shape)
+
+
+_GGUF_SIZES = {
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "block_count": "num_hidden_layers",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "expert_count": "num_experts",
+    "attention.shared_kv_layers": "num_kv_shared_layers",
+}
+
+
+def _gguf_sizes(reader: _Reader) -> dict[str, object]:
+    """The sizes that a GGUF file states, under the names of a config.json. What differs between layers is
+    left out."""
+    sizes: dict[str, object] = {}
+    for key, field in reader.fields.items():
+        name = _GGUF_SIZES.get(key.partition(".")[2])
+        value = field.contents() if name is not None else None
+        if name is not None and isinstance(value, int):
+            sizes[name] = value
+    return sizes

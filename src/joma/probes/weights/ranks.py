@@ -2,34 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TypedDict
 
+import pandas
 import torch
 from torch import Tensor, nn
 
 from joma.errors import InputError, nearest
 from joma.measures.ranks.stable_rank import effective_rank, stable_rank_estimate
-from joma.probes.families.matrices import ATTENTION_ROLES, MLP_ROLES, Matrix, find_matrices
+from joma.probes.families.matrices import Matrix, sort_out
+from joma.probes.families.names import locate
+from joma.probes.families.roles import ATTENTION_ROLES, MLP_ROLES, role_at
+from joma.probes.weights.adapters import Adapter, is_adapter, open_adapted
 from joma.probes.weights.checkpoints import Checkpoint, open_checkpoint
 from joma.probes.weights.in_memory import weights_of
+from joma.probes.weights.omissions import OMITTED, left_out
 from joma.probes.weights.shard import Room
 from joma.progress import Progress
 
-if TYPE_CHECKING:
-    import pandas
-
 STATISTICS = ("stable_rank", "spectral_norm", "effective_rank")
-ROLES = (
-    *MLP_ROLES,
-    "upper",
-    *ATTENTION_ROLES,
-    *(f"cross_{role}" for role in ATTENTION_ROLES),
-    "embedding",
-    "unembedding",
-)
-_PACKED = ("qweight", "_blocks", "weight_packed", "quant_state")
+_ALL_ATTENTION = (*ATTENTION_ROLES, *(f"cross_{role}" for role in ATTENTION_ROLES))
+ROLES = (*MLP_ROLES, "upper", *_ALL_ATTENTION, "embedding", "unembedding")
+NAMED_FROM = 0.01
+"""Tensors that hold this share of a checkpoint's parameters are named if nothing tells what they are."""
+
+
+class Row(TypedDict):
+    """A row of the table of :func:`probe_weights`."""
+
+    layer: int | None
+    stack: str
+    expert: str
+    matrix: str
+    metric: str
+    value: float
+    unit: str
+    error_bound: float | None
+    rows: int
+    columns: int
+    dtype: str
+    device: str
+    tensor: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is to be measured, and what is left out."""
+
+    matrices: list[Matrix]
+    omitted: list[Row]
 
 
 def probe_weights(
@@ -41,64 +68,108 @@ def probe_weights(
     layers: Iterable[int] | None = None,
     rtol: float | None = None,
     certify: bool = False,
+    adapter: Adapter = "applied",
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
 ) -> pandas.DataFrame:
     """Ranks and norms of a checkpoint's matrices: every lower MLP, and others on request.
 
-    Tensors are read one at a time, shard by shard, copied, measured and released: memory stays at a
-    few times the largest tensor. No model is built and transformers is not imported.
+    Tensors are read one at a time, shard by shard, copied, measured and released: memory stays at a few times
+    the largest tensor. No model is built and transformers is not imported. A weight is measured as its model
+    uses it: scales of quantised values multiplied in, masks and normalisations applied, low-rank adapters
+    added.
 
     Args:
-        path: a folder or file (see :func:`joma.probes.weights.checkpoints.open_checkpoint`), or a model in
-            memory.
+        path: a folder or file (see :func:`joma.probes.weights.checkpoints.open_checkpoint`), a folder of an
+            adapter, or a model in memory.
         roles: which matrices: the lower MLP and its gate by default; further :data:`ROLES`.
         attention: queries, keys, values and outputs of self and cross attention as well.
-        statistics: of :data:`STATISTICS`. The effective rank needs whole spectra: minutes for a model
-            of billions of parameters, where the others take seconds.
+        statistics: of :data:`STATISTICS`. The effective rank needs whole spectra: minutes for a model of
+            billions of parameters, where the others take seconds.
         layers: numbers of the layers to take; all by default.
         rtol: see :func:`joma.measures.ranks.stable_rank.stable_rank`.
         certify: see :func:`joma.measures.ranks.stable_rank.stable_rank`.
+        adapter: of an adapter's folder: ``applied`` to its base model, or ``alone``, what it adds.
         device: where to compute.
 
     Returns:
-        One row per matrix and statistic, in the order of the model: ``layer, stack, expert, matrix``
-        (the role)``, metric, value, unit, error_bound, rows, columns, dtype`` (as stored)``, device,
-        tensor``. ``error_bound`` is proven with ``certify``, otherwise estimated; none for the
-        effective rank.
+        One row per matrix and statistic, in the order of the model: ``layer, stack, expert, matrix`` (the
+        role)``, metric, value, unit, error_bound, rows, columns, dtype`` (as
+        stored)``, device, tensor, reason``. ``error_bound`` is proven with ``certify``, otherwise estimated;
+        none for the effective rank. Then rows of metric ``omitted``, a warning for them too: what was asked
+        for and could not be read, and every tensor of at least one percent of the parameters of which no rule
+        says what it is. There ``matrix`` is the tensor's name, ``value`` its share of the parameters, and
+        ``reason`` says why; ``tensor`` is the name again where its role was asked for. A zero matrix has no
+        stable rank: NaN, and the ``reason``.
 
     Raises:
-        InputError: a checkpoint that cannot be read, no matrix known by its name there, an unknown
-            role, statistic or layer, a weight that holds NaN or infinities or is zero (and where).
+        InputError: a checkpoint that cannot be read, no matrix that can be measured there, an unknown role,
+            statistic or layer, a weight that holds NaN or infinities (and where).
     """
+    table = weight_ranks(
+        path,
+        roles=roles,
+        attention=attention,
+        statistics=statistics,
+        layers=layers,
+        rtol=rtol,
+        certify=certify,
+        adapter=adapter,
+        device=device,
+        progress=progress,
+    )
+    if said := left_out(table):
+        warnings.warn(said, stacklevel=2)
+    return table
+
+
+def weight_ranks(
+    path: str | Path | nn.Module,
+    *,
+    roles: Sequence[str] = MLP_ROLES,
+    attention: bool = False,
+    statistics: Sequence[str] = ("stable_rank", "spectral_norm"),
+    layers: Iterable[int] | None = None,
+    rtol: float | None = None,
+    certify: bool = False,
+    adapter: Adapter = "applied",
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+) -> pandas.DataFrame:
+    """:func:`probe_weights` without its warning: what is left out stands in the table alone."""
     if isinstance(roles, str):
         raise InputError(f"probe_weights: roles = {roles!r} is one name; give a list of names.")
-    wanted_roles = (*roles, *(role for role in ROLES if attention and role in _attention_names()))
-    _check_names("role", wanted_roles, ROLES)
+    wanted = (*roles, *(_ALL_ATTENTION if attention else ()))
+    _check_names("role", wanted, ROLES)
     _check_names("statistic", statistics, STATISTICS)
-    checkpoint = weights_of(path) if isinstance(path, nn.Module) else open_checkpoint(path)
-    matrices = _wanted(checkpoint, set(wanted_roles), None if layers is None else set(layers))
+    checkpoint = _opened(path, adapter)
+    plan = _plan(checkpoint, set(wanted), None if layers is None else set(layers), str(device))
     by_tensor: dict[str, list[int]] = {}
-    for number, matrix in enumerate(matrices):
+    for number, matrix in enumerate(plan.matrices):
         by_tensor.setdefault(matrix.tensor, []).append(number)
     # As the shards hold them, so that each file is read once and in order.
-    order = sorted(by_tensor, key=lambda name: (str(checkpoint.entries[name].file), name))
-    rows: dict[int, list[dict[str, Any]]] = {}
+    order = sorted(by_tensor, key=lambda name: _place(checkpoint, name))
+    rows: dict[int, list[Row]] = {}
     room = Room()
     for name in (progress or Progress()).track(order, "weights", total=len(order)):
-        tensor = _read(checkpoint, name, room)
+        tensor = checkpoint.weight(name, room)
         for number in by_tensor[name]:
-            rows[number] = _measure(checkpoint, matrices[number], tensor, statistics, rtol, certify, device)
+            rows[number] = _measure(
+                checkpoint, plan.matrices[number], tensor, statistics, rtol, certify, device
+            )
         del tensor
-    import pandas as pd
-
-    table = pd.DataFrame([row for number in range(len(matrices)) for row in rows[number]])
+    found = [row for number in range(len(plan.matrices)) for row in rows[number]]
+    table = pandas.DataFrame([*found, *plan.omitted])
     table["layer"] = table["layer"].astype("Int64")
     return table
 
 
-def _attention_names() -> tuple[str, ...]:
-    return (*ATTENTION_ROLES, *(f"cross_{role}" for role in ATTENTION_ROLES))
+def _opened(path: str | Path | nn.Module, adapter: Adapter) -> Checkpoint:
+    if isinstance(path, nn.Module):
+        return weights_of(path)
+    if is_adapter(Path(path)):
+        return open_adapted(Path(path), adapter)
+    return open_checkpoint(path)
 
 
 def _check_names(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
@@ -109,52 +180,104 @@ def _check_names(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
             raise InputError(f"probe_weights knows no {kind} {name!r}; {nearest(name, known)}")
 
 
-def _wanted(checkpoint: Checkpoint, roles: set[str], layers: set[int] | None) -> list[Matrix]:
-    shapes = {name: entry.shape for name, entry in checkpoint.entries.items()}
-    found = [m for m in find_matrices(shapes, checkpoint.config) if m.role in roles]
-    packed = sorted(name for name in shapes if name.endswith(_PACKED))
-    if packed:
+def _place(checkpoint: Checkpoint, name: str) -> tuple[str, str]:
+    return str(checkpoint.entries[checkpoint.weights[name].parts[0]].file), name
+
+
+def _plan(checkpoint: Checkpoint, roles: set[str], layers: set[int] | None, device: str) -> _Plan:
+    weights = checkpoint.weights
+    whole = {name: weight.shape for name, weight in weights.items() if not weight.problem}
+    sorted_out = sort_out(whole, checkpoint.config)
+    matrices = [m for m in _with_tied(sorted_out.matrices, checkpoint, roles) if m.role in roles]
+    reasons = dict(sorted_out.unknown)
+    asked: dict[str, str] = {}
+    for name, (role, reason) in sorted_out.unclear.items():
+        (asked if _is_asked(role, roles) else reasons)[name] = reason
+    for name, weight in weights.items():
+        if weight.problem:
+            told = role_at(locate(name))
+            (asked if told is not None and _is_asked(told, roles) else reasons)[name] = weight.problem
+    if not matrices:
+        _nothing(checkpoint, roles, asked)
+    if layers is not None:
+        held = {m.layer for m in matrices if m.layer is not None}
+        missing = sorted(layers - held)
+        if missing:
+            raise InputError(
+                f"{checkpoint.path} has no layer {missing[0]} with such a matrix; its layers are "
+                f"{min(held, default=0)} to {max(held, default=0)}."
+            )
+        matrices = [m for m in matrices if m.layer in layers]
+    total = sum(math.prod(weight.shape) for weight in weights.values()) or 1
+    omitted = [
+        _omitted(checkpoint, name, reason, math.prod(weights[name].shape) / total, name in asked, device)
+        for name, reason in {**asked, **reasons}.items()
+        if (name in asked or math.prod(weights[name].shape) >= NAMED_FROM * total)
+        and (layers is None or locate(name).layer in layers)
+    ]
+    return _Plan(matrices, omitted)
+
+
+def _is_asked(role: str, roles: set[str]) -> bool:
+    """Whether a tensor of this role may hold a matrix that was asked for."""
+    prefix, plain = ("cross_", role[6:]) if role.startswith("cross_") else ("", role)
+    holds = {
+        "gate_and_lower": ("gate", "lower"),
+        "fused": ("query", "key", "value", "query_key_value"),
+        "fused_key_value": ("key", "value", "key_value"),
+    }
+    return any(f"{prefix}{one}" in roles for one in holds.get(plain, (plain,)))
+
+
+def _with_tied(matrices: list[Matrix], checkpoint: Checkpoint, roles: set[str]) -> list[Matrix]:
+    """Where the unembedding is the embedding's matrix, and was asked for by name, that one."""
+    config = checkpoint.config or {}
+    inner = config.get("text_config")
+    tied = config.get(
+        "tie_word_embeddings", inner.get("tie_word_embeddings") if isinstance(inner, Mapping) else None
+    )
+    if "unembedding" not in roles or tied is not True or any(m.role == "unembedding" for m in matrices):
+        return matrices
+    return [*matrices, *(replace(m, role="unembedding") for m in matrices if m.role == "embedding")]
+
+
+def _nothing(checkpoint: Checkpoint, roles: set[str], asked: Mapping[str, str]) -> None:
+    if asked:
+        name, reason = next(iter(asked.items()))
         raise InputError(
-            f"{checkpoint.path} holds packed quantised weights ({packed[0]!r}) that are not the matrices "
-            "themselves; save the model dequantised, or give its GGUF file."
+            f"{checkpoint.path}: none of the {len(asked)} matrices asked for can be read: {name!r}: {reason}."
         )
-    if not found:
-        some = ", ".join(repr(name) for name in list(shapes)[:3])
-        raise InputError(
-            f"{checkpoint.path}: none of its {len(shapes)} tensors ({some}, ...) has the name of a "
-            f"{' or '.join(sorted(roles))} matrix; ask for other roles, or report this model's family."
-        )
-    if layers is None:
-        return found
-    held = {m.layer for m in found if m.layer is not None}
-    missing = sorted(layers - held)
-    if missing:
-        raise InputError(
-            f"{checkpoint.path} has no layer {missing[0]} with such a matrix; its layers are "
-            f"{min(held, default=0)} to {max(held, default=0)}."
-        )
-    return [m for m in found if m.layer in layers]
+    some = ", ".join(repr(name) for name in list(checkpoint.weights)[:3])
+    hint = (
+        " (a model whose embeddings are tied has one matrix, the embedding)"
+        if roles == {"unembedding"}
+        else ""
+    )
+    raise InputError(
+        f"{checkpoint.path}: none of its {len(checkpoint.weights)} tensors ({some}, ...) has the name of a "
+        f"{' or '.join(sorted(roles))} matrix{hint}; ask for other roles, or report this model's family."
+    )
 
 
-def _read(checkpoint: Checkpoint, name: str, room: Room) -> Tensor:
-    """A tensor, with the block-wise scales of float8 checkpoints (DeepSeek-V3) multiplied in."""
-    tensor = checkpoint.read(name, room)
-    scale_name = f"{name}_scale_inv"
-    if scale_name not in checkpoint.entries or tensor.ndim != 2:
-        return tensor
-    scale = checkpoint.read(scale_name).float()
-    tensor = tensor.float()
-    for axis in range(2):
-        blocks = scale.shape[axis]
-        # The blocks are squares of one size, the last ones cut off.
-        size = _block_size(tensor.shape[axis], blocks)
-        scale = scale.repeat_interleave(size, dim=axis).narrow(axis, 0, tensor.shape[axis])
-    return tensor.mul_(scale)
-
-
-def _block_size(length: int, blocks: int) -> int:
-    size = 128
-    return size if -(-length // size) == blocks else -(-length // blocks)
+def _omitted(checkpoint: Checkpoint, name: str, reason: str, share: float, asked: bool, device: str) -> Row:
+    place, weight = locate(name), checkpoint.weights[name]
+    rows, columns = weight.shape[-2:] if len(weight.shape) > 1 else (math.prod(weight.shape), 1)
+    return {
+        "layer": place.layer,
+        "stack": place.stack,
+        "expert": place.expert,
+        "matrix": name,
+        "metric": OMITTED,
+        "value": share,
+        "unit": "of the parameters",
+        "error_bound": None,
+        "rows": rows,
+        "columns": columns,
+        "dtype": weight.dtype,
+        "device": device,
+        "tensor": name if asked else "",
+        "reason": reason,
+    }
 
 
 def _measure(
@@ -165,17 +288,24 @@ def _measure(
     rtol: float | None,
     certify: bool,
     device: str | torch.device,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     expert = f", expert {matrix.expert}" if matrix.expert else ""
     where = f"{checkpoint.path}: {matrix.tensor} ({matrix.role}{expert})"
     weight = matrix.take(tensor).to(device)
     values: dict[str, tuple[float, float | None]] = {}
-    if {"stable_rank", "spectral_norm"} & set(statistics):
+    zero = not bool(weight.any())
+    if zero:
+        values = {
+            "stable_rank": (math.nan, None),
+            "spectral_norm": (0.0, 0.0),
+            "effective_rank": (math.nan, None),
+        }
+    elif {"stable_rank", "spectral_norm"} & set(statistics):
         found = stable_rank_estimate(weight, rtol=rtol, certify=certify, where=where)
         norm = found.spectral_norm
         values["stable_rank"] = found.value, found.error_bound
         values["spectral_norm"] = norm.value, norm.upper_bound - norm.value
-    if "effective_rank" in statistics:
+    if "effective_rank" in statistics and not zero:
         values["effective_rank"] = float(effective_rank(weight, where=where)), None
     return [
         {
@@ -189,9 +319,10 @@ def _measure(
             "error_bound": values[statistic][1],
             "rows": weight.shape[0],
             "columns": weight.shape[1],
-            "dtype": checkpoint.entries[matrix.tensor].dtype,
+            "dtype": checkpoint.weights[matrix.tensor].dtype,
             "device": str(device),
-            "tensor": matrix.tensor,
+            "tensor": checkpoint.weights[matrix.tensor].name,
+            "reason": "the matrix is zero" if zero else "",
         }
         for statistic in statistics
     ]

@@ -37,6 +37,8 @@ class TensorEntry:
     dtype: str
     """As stored: ``F32``, ``BF16``, ``Q4_1``, ..."""
     file: Path
+    problem: str = ""
+    """Why it cannot be read, though the rest of its file can: half a sentence."""
 
 
 class Shard(ABC):
@@ -44,6 +46,8 @@ class Shard(ABC):
 
     path: Path
     entries: Mapping[str, TensorEntry]
+    config: dict[str, object] | None = None
+    """What the file itself says of the model's sizes."""
 
     @abstractmethod
     def read(self, name: str, room: Room | None = None) -> Tensor:
