@@ -13,6 +13,7 @@ from joma.threads import limited
 MODULES = (
     "block",
     "invariants",
+    "positions",
     "winner_take_all",
     "isotropic",
     "critical_points",

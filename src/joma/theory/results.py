@@ -95,6 +95,12 @@ RESULTS = (
         ("fig4",),
     ),
     Result(
+        "JoMA Theorem 1 with positions",
+        "trained position biases: what is conserved",
+        ("theory.positions.directions", "theory.positions.invariants", "dynamics.position_flow.solve"),
+        ("theorem1_positions",),
+    ),
+    Result(
         "Eq. 6 of the block",
         "salient components under attention, as the block of Eq. 1 has it",
         (
