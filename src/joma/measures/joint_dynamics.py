@@ -15,13 +15,20 @@ The sum over neurons is a quadratic form in the head's value, with one small Gra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from joma.errors import InputError
-from joma.measures.row_correlations import RowMoments, rank_correlation, row_moments
+from joma.measures.row_correlations import (
+    KeyFeatures,
+    RowMoments,
+    joined,
+    rank_correlation,
+    row_moments,
+)
 
 Sink = Literal["in", "out"]
 
@@ -212,8 +219,10 @@ def joint_dynamics_index(
         )
     sink = sink.to(prediction.device)
     features = _features(prediction, value_norm, input_norm, sink, draws, seed)
+    controls = [name for name in _KEY_CONTROLS if name in features]
+    compared = KeyFeatures(features, heads, controls, ["prediction", "log_prediction", *controls])
     step = max(1, _LOGITS_AT_ONCE // (batch * heads * keys))
-    parts: dict[Variant, list[Tensor]] = {}
+    blocks = []
     for begin in range(0, rows, step):
         some = slice(begin, min(begin + step, rows))
         block = scores(some)
@@ -221,10 +230,8 @@ def joint_dynamics_index(
             raise InputError(
                 f"joint_dynamics_index: a score of queries {some.start} to {some.stop - 1} is NaN or +inf."
             )
-        found = _of_rows(block, some, features, sink, rank_every, minimum_keys)
-        for variant, values in found:
-            parts.setdefault(variant, []).append(values)
-    return {variant: torch.cat(values, -1) for variant, values in parts.items()}
+        blocks.append(_of_block(block, some, compared, features["prediction"], sink, rank_every))
+    return dict(_correlations(blocks, minimum_keys, rows, rank_every))
 
 
 def _features(
@@ -297,25 +304,46 @@ def _standardised(values: Tensor) -> Tensor:
     return centred / torch.where(typical > 0, typical, 1.0)
 
 
-def _of_rows(
-    block: Tensor,
-    rows: slice,
-    features: Mapping[str, Tensor],
-    first: Tensor,
-    rank_every: int,
-    minimum_keys: int,
-) -> Iterator[tuple[Variant, Tensor]]:
+@dataclass(frozen=True)
+class _Block:
+    """Some rows: their moments, the resolution of their logits, and their rank correlations."""
+
+    moments: RowMoments
+    resolution: Tensor
+    ranks: dict[Sink, Tensor]
+
+
+def _of_block(
+    block: Tensor, rows: slice, keys: KeyFeatures, prediction: Tensor, first: Tensor, rank_every: int
+) -> _Block:
     seen = block > -torch.inf
-    logits = block.double().masked_fill(~seen, 0.0)
+    logits = (
+        block.double().masked_fill_(~seen, 0.0)
+        if block.dtype != torch.float64
+        else (block.masked_fill(~seen, 0.0))
+    )
     if bool((seen == seen[:, :1]).all()):
         seen = seen[:, :1]
-    resolution = torch.finfo(block.dtype).eps * logits.abs().amax(-1)
-    without = row_moments(
-        logits, seen, first, rows, features, [name for name in _KEY_CONTROLS if name in features]
-    )
+    ranks: dict[Sink, Tensor] = {}
+    if rank_every:
+        some = torch.arange(rows.start, rows.stop, device=block.device) % rank_every == 0
+        if bool(some.any()):
+            not_first = torch.arange(block.shape[-1], device=block.device) != first[:, None, None, None]
+            for sink in ("out", "in"):
+                keep = (seen & not_first if sink == "out" else seen)[:, :, some]
+                ranks[sink] = rank_correlation(
+                    block[:, :, some], keep.expand(-1, len(block[0]), -1, -1), prediction
+                )
+    resolution = torch.finfo(block.dtype).eps * torch.linalg.vector_norm(logits, torch.inf, -1)
+    return _Block(row_moments(logits, seen, first, rows, keys), resolution, ranks)
+
+
+def _correlations(
+    blocks: Sequence[_Block], minimum_keys: int, rows: int, rank_every: int
+) -> Iterator[tuple[Variant, Tensor]]:
+    without = joined([block.moments for block in blocks])
+    resolution = torch.cat([block.resolution for block in blocks], -1)
     enough = without.count >= minimum_keys
-    some = torch.arange(rows.start, rows.stop, device=block.device) % max(rank_every, 1) == 0
-    not_first = torch.arange(block.shape[-1], device=block.device) != first[:, None, None, None]
     sinks: tuple[tuple[Sink, RowMoments], ...] = (("out", without), ("in", without.with_first_key()))
     for sink, moments in sinks:
         # Logits that differ by no more than the rounding of their dtype do not vary.
@@ -330,11 +358,10 @@ def _of_rows(
             values = -values if name == "log_distance" else values
             yield variant, values.masked_fill(hopeless, torch.nan)
         if rank_every:
-            keep = (seen & not_first if sink == "out" else seen)[:, :, some].expand(-1, len(block[0]), -1, -1)
-            ranks = torch.full_like(logits[..., 0], torch.nan)
-            values = rank_correlation(block[:, :, some], keep, features["prediction"])
-            ranks[:, :, some] = values.masked_fill(hopeless[:, :, some], torch.nan)
-            yield Variant("index", "rank", "nothing", sink), ranks
+            ranks = torch.full_like(resolution, torch.nan)
+            found = [block.ranks[sink] for block in blocks if block.ranks]
+            ranks[:, :, torch.arange(rows, device=ranks.device) % rank_every == 0] = torch.cat(found, -1)
+            yield Variant("index", "rank", "nothing", sink), ranks.masked_fill(hopeless, torch.nan)
 
 
 def _variants(features: Sequence[str], sink: Sink) -> Iterator[tuple[Variant, str, tuple[str, ...]]]:

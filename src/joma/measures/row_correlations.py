@@ -35,7 +35,7 @@ class RowMoments:
     with_attention: Tensor
     with_distance: Tensor
     pairs: Mapping[str, Tensor]
-    """Control -> its moments with all features."""
+    """Control -> its moments with the first features, those that may be partial, as ``with_distance``."""
     _sink: tuple[Tensor, Tensor, Tensor, Tensor]
     """How far the first key lies from the mean of the others: in attention, distance and features; and
     whether the row sees it."""
@@ -45,6 +45,7 @@ class RowMoments:
         attention, distance, features, seen = self._sink
         # A point at distance d from the mean of n others adds n / (n + 1) d d'.
         share = seen * self.count / (self.count + 1)
+        some = self.with_distance.shape[-1]
         return replace(
             self,
             count=self.count + seen,
@@ -53,9 +54,10 @@ class RowMoments:
             attention_distance=self.attention_distance + share * attention * distance,
             squares=self.squares + share[..., None] * features.square(),
             with_attention=self.with_attention + (share * attention)[..., None] * features,
-            with_distance=self.with_distance + (share * distance)[..., None] * features,
+            with_distance=self.with_distance + (share * distance)[..., None] * features[..., :some],
             pairs={
-                name: moments + (share * features[..., self.names.index(name)])[..., None] * features
+                name: moments
+                + (share * features[..., self.names.index(name)])[..., None] * features[..., :some]
                 for name, moments in self.pairs.items()
             },
         )
@@ -101,66 +103,141 @@ class RowMoments:
         return correlation.masked_fill(explained, math.nan).clamp(-1.0, 1.0)
 
 
-def row_moments(
-    logits: Tensor,
-    seen: Tensor,
-    first: Tensor,
-    rows: slice,
-    features: Mapping[str, Tensor],
-    controls: Sequence[str],
-) -> RowMoments:
+class KeyFeatures:
+    """Variables of the keys, and what their sums over any interval of keys take.
+
+    Args:
+        features: (batch, heads or 1, keys) each, float64, of about unit size.
+        heads: of the attention.
+        controls: the features that may be held fixed; the logarithm of the distance always may.
+        partial: the features whose correlation may be partial, the controls among them.
+    """
+
+    def __init__(
+        self, features: Mapping[str, Tensor], heads: int, controls: Sequence[str], partial: Sequence[str]
+    ) -> None:
+        self.controls = tuple(controls)
+        self.partial = tuple(partial)
+        self.names = (*self.partial, *(name for name in features if name not in self.partial))
+        self.stacked = torch.stack([features[name].expand(-1, heads, -1) for name in self.names], -1)
+        some = self.stacked[..., : len(self.partial)]
+        products = [self.stacked, self.stacked.square()]
+        products += [some * some[..., self.partial.index(name), None] for name in self.controls]
+        self.sizes = [part.shape[-1] for part in products]
+        self.products = torch.cat(products, -1)
+        self._before: Tensor | None = None
+
+    def sums(self, seen: Tensor, first: Tensor) -> list[Tensor]:
+        """Of features, squares and products with controls, over the keys that each row sees but the first."""
+        batch, _, _, keys = seen.shape
+        count = seen.sum(-1)
+        low = seen.to(torch.uint8).argmax(-1)
+        last = keys - 1 - seen.flip(-1).to(torch.uint8).argmax(-1)
+        if seen.shape[1] > 1 or not bool(((last - low + 1 == count) | (count == 0)).all()):
+            weight = (seen & _but_first(keys, first)).double()
+            return list(torch.split(_sums(weight, self.products), self.sizes, -1))
+        if self._before is None:
+            self._before = torch.nn.functional.pad(self.products.cumsum(2), (0, 0, 1, 0))
+        low, high = low[:, 0], (low + count)[:, 0]
+        sample = torch.arange(batch, device=seen.device)[:, None]
+        before = self._before.transpose(1, 2)
+        found = before[sample, high] - before[sample, low]
+        inside = ((first[:, None] >= low) & (first[:, None] < high)).double()
+        of_first = self.products.transpose(1, 2)[sample[:, 0], first]
+        found = found - inside[..., None, None] * of_first[:, None]
+        return list(torch.split(found.transpose(1, 2), self.sizes, -1))
+
+
+def row_moments(logits: Tensor, seen: Tensor, first: Tensor, rows: slice, keys: KeyFeatures) -> RowMoments:
     """The moments over the keys that each row sees, but for the first.
 
     Args:
-        logits: (batch, heads, rows, keys), float64; hidden ones may be anything finite.
+        logits: (batch, heads, rows, keys), float64, 0 where they are hidden.
         seen: (batch, heads or 1, rows, keys) bool.
         first: (batch,), the key to leave out.
         rows: which queries these are.
-        features: variables of the keys, (batch, heads or 1, keys), float64, of about unit size.
-        controls: the features that may be held fixed; the logarithm of the distance always may.
+        keys: what they are compared with.
     """
-    heads, keys = logits.shape[1], logits.shape[3]
-    names = tuple(features)
-    place = torch.arange(keys, device=logits.device)
+    heads, number = logits.shape[1], logits.shape[3]
+    place = torch.arange(number, device=logits.device)
     query = torch.arange(rows.start, rows.stop, device=logits.device)
-    weight = (seen & (place != first[:, None, None, None])).double()
+    weight = (seen & _but_first(number, first)).double()
     count = weight.sum(-1)
     divisor = count.clamp_min(1.0)
-    stacked = torch.stack([features[name].expand(-1, heads, -1) for name in names], -1)
-    at = {name: names.index(name) for name in controls}
-    products = [stacked, stacked.square(), *(stacked * stacked[..., i, None] for i in at.values())]
-    means, squares, *pairs = _sums(weight, torch.cat(products, -1)).chunk(len(products), -1)
+    means, squares, *pairs = keys.sums(seen, first)
     means = means / divisor[..., None]
     size = squares
     squares = squares - count[..., None] * means.square()
-    # The first key's place, of each sample.
-    middle = (logits * weight).sum(-1) / divisor
+    of_first = first[:, None, None, None]
+    own = logits.gather(-1, of_first.expand(-1, heads, len(query), 1))[..., 0]
+    middle = (logits.sum(-1) - own) / divisor
     distance = ((query[:, None] - place).abs() + 1).double().log()
     mean_distance = (distance * weight).sum(-1) / divisor
-    away = (logits - middle[..., None]) * weight
+    away = (logits - middle[..., None]).mul_(weight)
     distance_away = (distance - mean_distance[..., None]) * weight
-    of_first = first[:, None, None, None]
     sink = (
-        logits.gather(-1, of_first.expand(-1, heads, len(query), 1))[..., 0] - middle,
+        own - middle,
         distance[:, first].T[:, None] - mean_distance,
-        stacked.gather(2, of_first.expand(-1, heads, 1, len(names))) - means,
+        keys.stacked.gather(2, of_first.expand(-1, heads, 1, len(keys.names))) - means,
         seen.gather(-1, of_first.expand(-1, seen.shape[1], len(query), 1))[..., 0].double(),
     )
+    some = len(keys.partial)
     return RowMoments(
-        names=names,
+        names=keys.names,
         count=count,
-        attention=away.square().sum(-1),
+        attention=torch.linalg.vecdot(away, away),
         distance=distance_away.square().sum(-1).expand(-1, heads, -1),
-        attention_distance=(away * distance).sum(-1),
+        attention_distance=torch.linalg.vecdot(away, distance.expand_as(away)),
         squares=squares.masked_fill(squares <= _CONSTANT * size, 0.0),
-        with_attention=away @ stacked,
-        with_distance=_sums(distance_away, stacked),
+        with_attention=away @ keys.stacked,
+        with_distance=_sums(distance_away, keys.stacked[..., :some]),
         pairs={
-            name: pair - count[..., None] * means * means[..., i, None]
-            for (name, i), pair in zip(at.items(), pairs, strict=True)
+            name: pair - count[..., None] * (means * means[..., keys.partial.index(name), None])[..., :some]
+            for name, pair in zip(keys.controls, pairs, strict=True)
         },
         _sink=sink,
     )
+
+
+def joined(parts: Sequence[RowMoments]) -> RowMoments:
+    """The moments of further rows, one after another."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+
+    def rows(name: str) -> Tensor:
+        return torch.cat([getattr(part, name) for part in parts], -1)
+
+    def features(name: str) -> Tensor:
+        return torch.cat([getattr(part, name) for part in parts], -2)
+
+    return replace(
+        first,
+        count=torch.cat(_alike([part.count for part in parts]), -1),
+        attention=rows("attention"),
+        distance=rows("distance"),
+        attention_distance=rows("attention_distance"),
+        squares=features("squares"),
+        with_attention=features("with_attention"),
+        with_distance=features("with_distance"),
+        pairs={name: torch.cat([part.pairs[name] for part in parts], -2) for name in first.pairs},
+        _sink=(
+            torch.cat([part._sink[0] for part in parts], -1),
+            torch.cat(_alike([part._sink[1] for part in parts]), -1),
+            torch.cat([part._sink[2] for part in parts], -2),
+            torch.cat(_alike([part._sink[3] for part in parts]), -1),
+        ),
+    )
+
+
+def _alike(parts: list[Tensor]) -> list[Tensor]:
+    """With as many heads each."""
+    heads = max(part.shape[1] for part in parts)
+    return [part.expand(-1, heads, -1) for part in parts]
+
+
+def _but_first(keys: int, first: Tensor) -> Tensor:
+    return torch.arange(keys, device=first.device) != first[:, None, None, None]
 
 
 def _sums(weight: Tensor, values: Tensor) -> Tensor:
@@ -186,8 +263,13 @@ def rank_correlation(block: Tensor, keep: Tensor, predictor: Tensor) -> Tensor:
 
 def _ranks(values: Tensor, keep: Tensor) -> Tensor:
     """Ranks from 0 among those kept, equal values sharing the mean of theirs."""
-    values = values.masked_fill(~keep, torch.inf).contiguous()
-    ordered = values.sort(-1).values
-    below = torch.searchsorted(ordered, values)
-    upto = torch.searchsorted(ordered, values, right=True)
-    return (below + upto - 1).double() / 2
+    ordered, order = values.masked_fill(~keep, torch.inf).sort(-1)
+    place = torch.arange(values.shape[-1], device=values.device).expand_as(order)
+    starts = torch.ones_like(keep.expand_as(order))
+    starts[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    # A run of equal values ends where the next begins.
+    begin = place.masked_fill(~starts, 0).cummax(-1).values
+    stops = starts.roll(-1, -1)
+    stops[..., -1] = True
+    end = place.masked_fill(~stops, values.shape[-1]).flip(-1).cummin(-1).values.flip(-1)
+    return torch.empty_like(values).scatter_(-1, order, (begin + end).to(values.dtype) / 2)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from joma.errors import InputError
 from joma.measures.joint_dynamics import Variant
-
-if TYPE_CHECKING:
-    import pandas
 
 _Sums = NDArray[np.float64]
 _FIRST_BIN = 16
@@ -75,7 +73,7 @@ class IndexSums:
 
 def index_table(
     layers: Iterable[tuple[dict[str, Any], Mapping[int, IndexSums]]], heads: Sequence[int] | None
-) -> pandas.DataFrame:
+) -> pd.DataFrame:
     """The table of :func:`joma.probes.sections.joint_dynamics.joint_dynamics`.
 
     Args:
@@ -85,15 +83,12 @@ def index_table(
     Raises:
         InputError: a head that does not exist.
     """
-    import pandas as pd
-
     parts = []
     for identity, calls in layers:
         if not calls:
             parts.append(pd.DataFrame([{**identity, "metric": "index", "value": np.nan, "count": 0}]))
         for call, sums in calls.items():
-            parts.append(pd.DataFrame(_rows(sums, heads, str(identity["module"]))))
-            parts[-1] = parts[-1].assign(call=call, **identity)
+            parts.append(_rows(sums, heads, str(identity["module"])).assign(call=call, **identity))
     columns = ["stack", "layer", "module", "call", "head", "metric", "scale", "given", "sink", "position"]
     columns += ["position_end", "value", "standard_error", "count", "mlp_layer", "dtype", "reason"]
     table = pd.concat([part.reindex(columns=columns) for part in parts], ignore_index=True)
@@ -101,10 +96,9 @@ def index_table(
     return table.astype(dict.fromkeys(whole, "Int64"))
 
 
-def _rows(sums: IndexSums, heads: Sequence[int] | None, module: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    variants = [variant for variant in sums.sums if variant.draw == 0]
-    for variant in variants:
+def _rows(sums: IndexSums, heads: Sequence[int] | None, module: str) -> pd.DataFrame:
+    parts = []
+    for variant in [variant for variant in sums.sums if variant.draw == 0]:
         draws = [v for v in sums.sums if v._replace(draw=0) == variant]
         totals, counts = zip(*(sums.joined(draw) for draw in draws), strict=True)
         total, count = np.stack(totals), np.stack(counts)  # (draws, texts, heads, bins + 1)
@@ -113,49 +107,53 @@ def _rows(sums: IndexSums, heads: Sequence[int] | None, module: str) -> list[dic
         for asked in chosen:
             if not 0 <= asked < there:
                 raise InputError(f"there is no head {asked} in {module}; its heads are 0 to {there - 1}.")
-        of_heads: list[tuple[int | None, _Sums, _Sums]]
-        of_heads = [(head, total[:, :, head], count[:, :, head]) for head in chosen]
-        # The mean over heads: over all their queries.
-        of_heads.append((None, total[:, :, chosen].sum(2), count[:, :, chosen].sum(2)))
-        for head, part, number in of_heads:
-            rows += _of_head(variant, head, part, number)
-    return rows
+        # The mean over heads, the last: over all their queries.
+        total, count = (
+            np.concatenate([part[:, :, chosen], part[:, :, chosen].sum(2, keepdims=True)], 2)
+            for part in (total, count)
+        )
+        parts.append(_of_variant(variant, [*chosen, np.nan], total, count))
+    return pd.concat(parts, ignore_index=True)
 
 
-def _of_head(variant: Variant, head: int | None, total: _Sums, count: _Sums) -> list[dict[str, Any]]:
-    """``total`` and ``count``: (draws, texts, bins + 1)."""
-    edges = [0, *(_FIRST_BIN * 2**n for n in range(total.shape[-1] - 1))]
-    rows = []
-    for place in range(total.shape[-1]):
-        sums, numbers = total[..., place], count[..., place]
-        queries = int(numbers[0].sum())
-        last = place == total.shape[-1] - 1
-        if not queries and not last:
-            continue
-        by_draw = sums.sum(1) / np.maximum(numbers.sum(1), 1) if queries else np.full(len(sums), np.nan)
-        own = {
-            "head": head,
-            "metric": variant.metric,
+def _of_variant(variant: Variant, heads: Sequence[float], total: _Sums, count: _Sums) -> pd.DataFrame:
+    """``total`` and ``count``: (draws, texts, heads, bins + 1)."""
+    bins = total.shape[-1] - 1
+    edges = np.array([0, *(_FIRST_BIN * 2**n for n in range(bins))], dtype=np.float64)
+    queries = count[0].sum(0)
+    some = queries > 0
+    by_draw = total.sum(1) / np.maximum(count.sum(1), 1)
+    values = {variant.metric: np.where(some, by_draw.mean(0), np.nan)}
+    errors = {variant.metric: _standard_errors(total.mean(0), count.mean(0))}
+    if variant.metric == "null" and len(by_draw) > 1:
+        values["null_spread"] = np.where(some, by_draw.std(0, ddof=1), np.nan)
+        errors["null_spread"] = np.full_like(values["null_spread"], np.nan)
+    some[:, -1] = True
+    head, place = np.nonzero(some)
+    names = list(values)
+    number = len(names)
+    at = np.repeat(head, number), np.repeat(place, number)
+    which = np.tile(np.arange(number), len(head))
+    return pd.DataFrame(
+        {
+            "head": np.asarray(heads, dtype=np.float64)[at[0]],
+            "metric": np.asarray(names, dtype=object)[which],
             "scale": variant.scale,
             "given": variant.given,
             "sink": variant.sink,
-            "position": None if last else edges[place],
-            "position_end": None if last else edges[place + 1],
-            "count": queries,
+            "position": np.append(edges[:-1], np.nan)[at[1]],
+            "position_end": np.append(edges[1:], np.nan)[at[1]],
+            "count": queries[at].astype(np.int64),
+            "value": np.stack(list(values.values()))[which, *at],
+            "standard_error": np.stack(list(errors.values()))[which, *at],
         }
-        error = _standard_error(sums.mean(0), numbers.mean(0))
-        rows.append({**own, "value": float(by_draw.mean()), "standard_error": error})
-        if variant.metric == "null" and len(by_draw) > 1:
-            spread = float(by_draw.std(ddof=1))
-            rows.append({**own, "metric": "null_spread", "value": spread, "standard_error": np.nan})
-    return rows
+    )
 
 
-def _standard_error(sums: _Sums, counts: _Sums) -> float:
-    """Of the ratio of the sums (texts,) to the counts, texts taken as independent draws."""
-    texts = np.flatnonzero(counts)
-    if len(texts) < 2:
-        return float("nan")
-    residuals = sums[texts] - sums.sum() / counts.sum() * counts[texts]
-    variance = np.square(residuals).sum() * len(texts) / (len(texts) - 1)
-    return float(np.sqrt(variance) / counts.sum())
+def _standard_errors(sums: _Sums, counts: _Sums) -> _Sums:
+    """Of the ratios of the sums to the counts, (texts, heads, bins + 1), texts taken as independent draws."""
+    texts, whole = (counts > 0).sum(0), np.maximum(counts.sum(0), 1)
+    residuals = sums - sums.sum(0) / whole * counts
+    variance = np.square(residuals).sum(0) * texts / np.maximum(texts - 1, 1)
+    errors: _Sums = np.where(texts > 1, np.sqrt(variance) / whole, np.nan)
+    return errors
