@@ -14,6 +14,7 @@ MODULES = (
     "block",
     "invariants",
     "positions",
+    "stack",
     "winner_take_all",
     "isotropic",
     "critical_points",

@@ -95,6 +95,12 @@ RESULTS = (
         ("fig4",),
     ),
     Result(
+        "JoMA Theorem 1 at any depth",
+        "invariants at every layer of a stack, and the stack without its attention",
+        ("theory.stack.directions", "theory.stack.reduced_logits", "dynamics.stack_flow.solve"),
+        ("theorem1_stack",),
+    ),
+    Result(
         "JoMA Theorem 1 with positions",
         "trained position biases: what is conserved",
         ("theory.positions.directions", "theory.positions.invariants", "dynamics.position_flow.solve"),

@@ -1,0 +1,60 @@
+"""Stacks of any depth: gradients against autograd, invariants, the network without its attention."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joma.checks.stack import RATES, course, drift, theorem1_stack
+from joma.errors import InputError
+from joma.theory.activation import activation
+from joma.theory.stack import Layer, directions, random_stack
+
+X = np.random.default_rng(0).random((7, 5))
+LABELS = np.array([0, 1, 2, 0, 1, 2, 2])
+SOFTPLUS = activation("softplus")
+
+
+def test_directions_are_those_of_autograd():
+    layers = random_stack((5, 4, 2, 3), (2, 3, 1), 1)
+    loss, steps = directions(layers, X, LABELS, SOFTPLUS)
+    tensors = [
+        [torch.tensor(part, requires_grad=True) for part in (one.weights, one.bias, one.logits)]
+        for one in layers
+    ]
+    x = torch.tensor(X)
+    for number, (v, xi, z) in enumerate(tensors):
+        h = torch.einsum("ngm,gkm->ngk", x[:, None] * z.exp(), v) + xi
+        x = (h if number == 2 else torch.nn.functional.softplus(h)).flatten(1)
+    wanted = torch.nn.functional.cross_entropy(x, torch.tensor(LABELS))
+    assert loss == pytest.approx(wanted.item(), rel=1e-12)
+    (-wanted).backward()
+    for step, parts in zip(steps, tensors, strict=True):
+        for found, part in zip((step.weights, step.bias, step.logits), parts, strict=True):
+            np.testing.assert_allclose(found, part.grad.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@settings(max_examples=4, deadline=None)
+@given(depth=st.integers(1, 4), seed=st.integers(0, 1000))
+def test_every_layer_keeps_its_invariant(depth, seed):
+    assert drift(course(depth, seed), **RATES) < 1e-9
+
+
+def test_claims():
+    assert {claim.verdict for claim in theorem1_stack()} == {"holds"}
+
+
+def test_layers_that_do_not_fit_are_refused():
+    with pytest.raises(InputError, match="layer 2 reads 5 inputs and is given 8"):
+        directions([random_stack((5, 4), (2,), 0)[0], random_stack((5, 3), (1,), 0)[0]], X, LABELS, SOFTPLUS)
+    with pytest.raises(InputError, match="of one group"):
+        directions(random_stack((5, 3), (2,), 0), X, LABELS, SOFTPLUS)
+    with pytest.raises(InputError, match="classes below 2"):
+        directions(random_stack((5, 2), (1,), 0), X, LABELS, SOFTPLUS)
+    with pytest.raises(InputError, match="do not match"):
+        random_stack((5, 4, 3), (1,), 0)
+    with pytest.raises(InputError, match="layer 1 reads 4"):
+        directions([Layer(np.ones((1, 3, 4)), np.zeros((1, 3)), np.zeros((1, 4)))], X, LABELS, SOFTPLUS)
