@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-Array: TypeAlias = Any
-"""A NumPy array or a torch tensor: what is written here reads the same for both."""
+Array = TypeVar("Array", NDArray[np.float64], Tensor)
+"""A NumPy array (float32 or float64) or a torch tensor: what is written here reads the same for both."""
 
 _EARLIEST = 4
 
 
 @dataclass(frozen=True)
-class RitzTriplet:
+class RitzTriplet(Generic[Array]):
     """What the bidiagonal matrix says about the largest singular value."""
 
     value: float
@@ -48,7 +49,7 @@ def error_estimate(value: float, next_value: float, residual: float) -> float:
     return residual if gap <= 0 else min(residual, residual * (residual / gap))
 
 
-def largest_triplet(matrix: Array, tolerance: float, *, start: Array) -> RitzTriplet:
+def largest_triplet(matrix: Array, tolerance: float, *, start: Array) -> RitzTriplet[Array]:
     """Bidiagonalise until the estimated relative error of sigma_1 is at most ``tolerance``.
 
     Args:
@@ -64,10 +65,11 @@ def largest_triplet(matrix: Array, tolerance: float, *, start: Array) -> RitzTri
         return _bidiagonalise(matrix, tolerance, start)
 
 
-def _bidiagonalise(matrix: Array, tolerance: float, start: Array) -> RitzTriplet:
+def _bidiagonalise(matrix: Array, tolerance: float, start: Array) -> RitzTriplet[Array]:
     transpose = matrix.T
     most = min(matrix.shape)
-    right_basis, left_basis = _Basis(matrix.shape[1]), _Basis(matrix.shape[0])
+    right_basis: _Basis[Array] = _Basis(matrix.shape[1])
+    left_basis: _Basis[Array] = _Basis(matrix.shape[0])
     v = transpose @ start
     length = _norm(v)
     if not 0 < length < math.inf:
@@ -101,7 +103,7 @@ def _bidiagonalise(matrix: Array, tolerance: float, start: Array) -> RitzTriplet
         v = v / above[-1]
 
 
-def _nowhere(vector: Array) -> RitzTriplet:
+def _nowhere(vector: Array) -> RitzTriplet[Array]:
     return RitzTriplet(math.nan, vector, math.nan, math.nan, 0)
 
 
@@ -117,36 +119,41 @@ def _bidiagonal(diagonal: list[float], above: list[float]) -> NDArray[np.float64
     return matrix
 
 
-class _Basis:
+class _Basis(Generic[Array]):
     """Orthonormal vectors in the rows of an array that grows."""
 
     def __init__(self, length: int) -> None:
         self.length, self.count = length, 0
-        self.rows: Array = None
+        self.rows: Array | None = None
 
     def append(self, vector: Array) -> None:
-        if self.rows is None:
-            self.rows = _empty_like(vector, 32, self.length)
-        elif self.count == len(self.rows):
+        rows = self.rows
+        if rows is None:
+            rows = _empty_like(vector, 32, self.length)
+        elif self.count == len(rows):
             larger = _empty_like(vector, 2 * self.count, self.length)
-            larger[: self.count] = self.rows
-            self.rows = larger
-        self.rows[self.count] = vector
+            larger[: self.count] = rows
+            rows = larger
+        rows[self.count] = vector
+        self.rows = rows
         self.count += 1
 
     def remove_from(self, vector: Array) -> Array:
         """The part of ``vector`` orthogonal to the basis (classical Gram-Schmidt, twice)."""
-        basis = None if self.count == 0 else self.rows[: self.count]
-        if basis is not None:
+        if self.rows is not None:
+            basis = self.rows[: self.count]
             for _ in range(2):
                 vector = vector - (basis @ vector) @ basis
         return vector
 
     def combine(self, weights: NDArray[np.float64]) -> Array:
-        basis = self.rows[: self.count]
-        if isinstance(basis, np.ndarray):
-            return weights.astype(basis.dtype) @ basis
-        return basis.new_tensor(weights) @ basis
+        assert self.rows is not None
+        return like(weights, self.rows) @ self.rows[: self.count]
+
+
+def like(vector: NDArray[np.float64], array: Array) -> Array:
+    """The vector in the library, dtype and device of the array."""
+    return vector.astype(array.dtype) if isinstance(array, np.ndarray) else array.new_tensor(vector)
 
 
 def _empty_like(vector: Array, rows: int, columns: int) -> Array:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeAlias
 
 import numpy as np
 import scipy.linalg
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from joma.arguments import number
 from joma.errors import InputError
-from joma.measures.ranks.golub_kahan import Array, error_estimate, largest_triplet
+from joma.measures.ranks.golub_kahan import Array, error_estimate, largest_triplet, like
 from joma.measures.ranks.matrices import dense_weight, refuse_unusable
 from joma.measures.tensors import Numbers
 
@@ -27,6 +28,7 @@ _BLOCK_ENTRIES = 2**18
 _ONE_THREAD_ENTRIES = 2**24
 """Products of vectors with smaller matrices take one thread: on busy cores the others are waited for,
 spinning, at ten times the products' own cost, and on idle ones a matrix in the cache gains little."""
+Either: TypeAlias = NDArray[np.float64] | Tensor
 _DOUBLE = float(np.finfo(np.float64).eps)
 
 
@@ -155,10 +157,16 @@ def _blas() -> ThreadpoolController:
 
 def _bounded(matrix: Tensor, tolerance: float) -> SpectralNorm | None:
     array = _array(matrix)
-    start = np.random.default_rng(0).standard_normal(matrix.shape[0])
+    if isinstance(array, np.ndarray):
+        return _searched(array, tolerance)
+    return _searched(array, tolerance)
+
+
+def _searched(array: Array, tolerance: float) -> SpectralNorm | None:
+    start = np.random.default_rng(0).standard_normal(len(array))
     # The error of the square is twice that of the value; the other half is a margin.
-    triplet = largest_triplet(array, tolerance / 4, start=_vector_like(start, array))
-    safe = 1e-15 if matrix.dtype == torch.float32 else 1e-140
+    triplet = largest_triplet(array, tolerance / 4, start=like(start, array))
+    safe = 1e-15 if array.dtype in (np.float32, torch.float32) else 1e-140
     if not safe < triplet.value < 1 / safe:
         return None
     with np.errstate(all="ignore"):
@@ -166,18 +174,14 @@ def _bounded(matrix: Tensor, tolerance: float) -> SpectralNorm | None:
     if not math.isfinite(frobenius):
         return None
     error = error_estimate(value, triplet.next_value, residual)
-    upper = value + error + sum(matrix.shape) * _DOUBLE * value
+    upper = value + error + sum(array.shape) * _DOUBLE * value
     return SpectralNorm(value, upper, False, residual, frobenius, triplet.steps)
 
 
-def _array(matrix: Tensor) -> Array:
+def _array(matrix: Tensor) -> Either:
     """Contiguous; as NumPy on the CPU, whose small products cost a fifth of torch's."""
     matrix = matrix if matrix.is_contiguous() or matrix.T.is_contiguous() else matrix.contiguous()
     return matrix.numpy() if matrix.device.type == "cpu" else matrix
-
-
-def _vector_like(vector: NDArray[np.float64], array: Array) -> Array:
-    return vector.astype(array.dtype) if isinstance(array, np.ndarray) else array.new_tensor(vector)
 
 
 def _verified(array: Array, right: Array) -> tuple[float, float, float]:
@@ -185,7 +189,7 @@ def _verified(array: Array, right: Array) -> tuple[float, float, float]:
     v = _double(right)
     v = v / math.sqrt(float(v @ v))
     square = total = 0.0
-    back: Array = 0.0
+    back = 0 * v
     for block in _double_blocks(array):
         image, flat = block @ v, block.reshape(-1)
         square += float(image @ image)
@@ -239,15 +243,15 @@ def _certified(matrix: Tensor, found: SpectralNorm, tolerance: float) -> Spectra
     )
 
 
-def _gram(array: Array) -> Array:
+def _gram(array: Either) -> Either:
     """W^T W or W W^T in float64, whichever is smaller; from NumPy only its upper triangle is filled."""
     if array.shape[0] < array.shape[1]:
         array = array.T
     size = array.shape[1]
     if not isinstance(array, np.ndarray):
         total = array.new_zeros((size, size), dtype=torch.float64)
-        for block in _double_blocks(array):
-            total.addmm_(block.T, block)
+        for part in _double_blocks(array):
+            total.addmm_(part.T, part)
         return total
     gram = np.zeros((size, size), order="F")
     rows = max(size, _BLOCK_ENTRIES // size)
@@ -258,19 +262,19 @@ def _gram(array: Array) -> Array:
     return gram
 
 
-def _below(gram: Array, bound: float, rounding: float) -> bool:
+def _below(gram: Either, bound: float, rounding: float) -> bool:
     """Whether the Gram matrix's largest eigenvalue is proven to be below ``bound``."""
     if not isinstance(gram, np.ndarray):
-        shifted = -gram
-        shifted.diagonal().add_(bound * (1 - rounding))
-        return int(torch.linalg.cholesky_ex(shifted).info) == 0
+        on_device = -gram
+        on_device.diagonal().add_(bound * (1 - rounding))
+        return int(torch.linalg.cholesky_ex(on_device).info) == 0
     shifted = -gram
     shifted[np.diag_indices_from(shifted)] += bound * (1 - rounding)
     _, info = scipy.linalg.lapack.dpotrf(shifted, lower=0, clean=0, overwrite_a=1)
     return bool(info == 0)
 
 
-def _largest_eigenvalue(gram: Array) -> float:
+def _largest_eigenvalue(gram: Either) -> float:
     if not isinstance(gram, np.ndarray):
         return float(torch.linalg.eigvalsh(gram)[-1])
     last = len(gram) - 1
