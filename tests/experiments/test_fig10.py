@@ -3,10 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from joma.errors import InputError
 from joma.experiments.fig10 import Fig10
+from joma.experiments.fig10.claims import learned
 from joma.runs.directory import Run, run_experiment
 
 
@@ -95,3 +97,16 @@ def test_quick_preset_finds_superposition_that_training_made(tmp_path: Path) -> 
     verdicts = {claim.id: claim.verdict for claim in run.claims}
     assert verdicts["fig10.exists"] == "holds"
     assert verdicts["fig10.learned"] == "holds"
+
+
+def _scored(values: list[float]) -> pd.DataFrame:
+    return pd.DataFrame({"metric": "p_value", "value": values})
+
+
+def test_learned_counts_the_neurons_below_the_level_in_either_network() -> None:
+    often, never = _scored([0.001] * 8 + [0.9] * 4), _scored([0.5] * 12)
+    found = learned({"neurons": often, "untrained_neurons": never})
+    assert (found.verdict, found.measured, found.null) == ("holds", pytest.approx(8 / 12), 0.0)
+    turned = learned({"neurons": never, "untrained_neurons": often})
+    assert (turned.verdict, turned.measured, turned.null) == ("fails", 0.0, pytest.approx(8 / 12))
+    assert learned({"neurons": often, "untrained_neurons": often}).verdict == "fails"

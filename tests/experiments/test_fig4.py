@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from joma.errors import InputError
-from joma.experiments.fig4 import Fig4
+from joma.experiments.fig4 import Fig4, claims
 from joma.experiments.fig4.run import critical_points
 from joma.progress import Progress
 from joma.reporting.figures import style
@@ -123,3 +123,19 @@ def test_two_components_and_other_draws():
         assert claims["fig4.eq6_rebound"].verdict == "holds"
         assert claims["fig4.script_is_eq6"].verdict == "corrected"
         assert claims["fig4.caption_entropy"].verdict == "corrected"
+
+
+@pytest.mark.parametrize(
+    ("rebound", "null", "verdict"),
+    [(0.1, 0.00999, "holds"), (0.0999, 0.0, "fails"), (0.5, 0.01001, "fails")],
+)
+def test_a_rebound_is_visible_and_not_there_without_attention(tables, monkeypatch, rebound, null, verdict):
+    """VISIBLE is 0.1 nats; the null must stay below a tenth of that."""
+
+    def extremes(tables, run, variant, temperature):
+        size = {"attention": rebound, "no attention": null}.get(variant, 0.0)
+        return {"start": 2.0, "minimum": 1.0, "argmin": 1.0, "end": 2.0, "drop": size, "rebound": size}
+
+    monkeypatch.setattr(claims, "extremes_of", extremes)
+    found = {claim.id: claim.verdict for claim in Fig4().claims(tables)}
+    assert found["fig4.eq6_rebound"] == found["fig4.script_rebound"] == verdict

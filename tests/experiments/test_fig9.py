@@ -55,3 +55,8 @@ def test_repeats_and_draws(tables, tmp_path):
 def test_bad_settings():
     with pytest.raises(InputError, match="degrees"):
         Fig9(degrees=(1.0,))
+
+
+def test_the_tolerance_of_the_slope_is_that_of_central_differences(tables):
+    (slope,) = [claim for claim in Fig9(points=200).claims(tables) if claim.id == "fig9.slope"]
+    assert slope.tolerance == pytest.approx(60 / 201**2, rel=1e-12)

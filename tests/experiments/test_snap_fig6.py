@@ -11,6 +11,7 @@ from joma.data.next_token import graded_tokens
 from joma.errors import InputError
 from joma.experiments.snap_fig6 import SnapFig6
 from joma.experiments.snap_fig6.authors import authors_classes, authors_start
+from joma.experiments.snap_fig6.claims import _reproduction, _steps, _trend
 from joma.progress import Progress
 from joma.reporting.figures import style
 
@@ -109,3 +110,46 @@ def test_a_table_that_cannot_be_used_is_named(tmp_path):
         SnapFig6(**TINY, authors_table=str(tmp_path / "other.csv")).run(Progress(quiet=True))
     with pytest.raises(InputError, match="ratios = 0"):
         SnapFig6(ratios=(0.0,))
+
+
+@pytest.mark.parametrize(("spread", "counted"), [(0.98, 1), (1.02, 0)])
+def test_a_step_counts_beyond_two_standard_errors(spread, counted):
+    """Two runs that differ by d have a standard error of d / 2: two of them are d."""
+    rows = [
+        {"run": run, "last_tokens": 1, "eta_z": 1.0, "ratio": ratio, "value": ratio * (1 + side * spread / 2)}
+        for run, side in ((0, -1), (1, 1))
+        for ratio in (0, 1)
+    ]
+    assert _steps(pd.DataFrame(rows), "ratio", 1) == (counted, 0, 1)
+    assert _steps(pd.DataFrame(rows), "ratio", -1) == (0, counted, 1)
+
+
+def test_half_of_the_steps_are_enough_and_one_back_is_too_many():
+    def verdict(*values):
+        rows = [
+            {
+                "run": run,
+                "last_tokens": 1,
+                "eta_z": 1.0,
+                "ratio": ratio,
+                "step": 9,
+                "value": value + 0.01 * run * ratio,
+            }
+            for run in (0, 1)
+            for ratio, value in enumerate(values)
+        ]
+        facts = {"along": "ratio", "sign": 1, "id": "snap_fig6.made", "source": "here", "statement": "made"}
+        return _trend(pd.DataFrame(rows), **facts).verdict
+
+    assert verdict(0.0, 1.0, 1.0 - 0.01 / 2) == "holds"
+    assert verdict(0.0, 1.0, 1.0, 1.0) == "fails"
+    assert verdict(0.0, 1.0, 2.0, 1.0) == "fails"
+
+
+@pytest.mark.parametrize(("agreeing", "verdict"), [(60, "holds"), (59, "fails")])
+def test_sixty_cells_of_the_authors_must_agree(agreeing, verdict):
+    cells = pd.DataFrame({"last_tokens": 1, "eta_z": 1.0, "ratio": np.arange(64.0)})
+    cells = cells.assign(mean=np.arange(64.0), standard_error=0.0)
+    authors = cells[["last_tokens", "eta_z", "ratio"]].assign(authors_std=0.1, authors_seeds=4)
+    authors["authors_mean"] = cells["mean"] + np.where(np.arange(64) < agreeing, 0.099, 0.101)
+    assert _reproduction(cells, authors).verdict == verdict

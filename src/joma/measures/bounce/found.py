@@ -60,7 +60,7 @@ def bounce(
     **One curve** is set against noise that may be slow (:mod:`joma.measures.bounce.slow_noise`): first
     order autoregressions from white noise to a random walk, the slowest that the curve does not exclude.
     Below 0.05 lie, of simulated curves that only fall or stay, at most 5 in 100 under white noise and
-    autoregressions to 0.9, and at most 8 under a random walk (the table: ``docs/rates.md``). Where the
+    autoregressions to 0.9, and at most 7 under a random walk (the table: ``docs/rates.md``). Where the
     likeliest noise would make the rebound significant but slower noise is not excluded, ``cannot_tell``.
 
     **Several curves** of one setting (seeds), as rows of ``values``, take the noise from their spread
