@@ -62,6 +62,8 @@ def bounce(
     Below 0.05 lie, of simulated curves that only fall or stay, at most 5 in 100 under white noise and
     autoregressions to 0.9, and at most 7 under a random walk (the table: ``docs/rates.md``). Where the
     likeliest noise would make the rebound significant but slower noise is not excluded, ``cannot_tell``.
+    It does not hold for fast noise that hides a slow wander (up to 57 in 100, same table): no single curve
+    can show that, several do.
 
     **Several curves** of one setting (seeds), as rows of ``values``, take the noise from their spread
     instead (:mod:`joma.measures.bounce.several`): whatever the noise within a run, a random walk too,
