@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.integrate import solve_ivp
 
 from joma.claim import Claim, judge, within
 from joma.data.next_token import graded_tokens
@@ -21,12 +22,14 @@ def snap_theorem2() -> list[Claim]:
     """Fates of contextual tokens: one common token, and two."""
     ensemble = _ensemble(np.random.default_rng(2), 200)
     _, rise, fall, _ = _march(ensemble, eta_z=0.01, end=300.0, steps=150)
-    _, rise_together, fall_together, _ = _march(ensemble, eta_z=0.5, end=60.0, steps=120)
+    _, rise_together, _, _ = _march(ensemble, eta_z=0.5, end=60.0, steps=120)
+    doubled = _ensemble(np.random.default_rng(2), 200, commons=2)
+    _, _, fall_of_two, _ = _march(doubled, eta_z=0.01, end=300.0, steps=150, commons=2)
     features = unit(np.array([[0.9, 0.4, 0.15, 0.0], [0.1, 0.9, 0.0, 0.4]]))
     two = fates.pull_of_form(features, np.array([[0.0, 1.0], [1.0, 0.0]])).sum(axis=0)
     return [
         judge(
-            rise > 0,
+            rise > 0 > rise_together,
             id="snap_theorem2.distinct",
             source="Scan&Snap Thm 2a",
             statement="z' > 0 for every distinct token.",
@@ -37,14 +40,14 @@ def snap_theorem2() -> list[Claim]:
             evidence="coupled flows on 200 random data sets, one common token, K = 3, eta_Y = 100 eta_Z",
         ),
         judge(
-            fall < 0,
+            fall < 0 < fall_of_two,
             id="snap_theorem2.common",
             source="Scan&Snap Thm 2b",
             statement="z' < 0 for the single common token.",
-            expected="largest z' below 0 at every step",
+            expected="largest z' below 0 at every step; above 0 with two common tokens",
             measured=fall,
-            null=fall_together,
-            null_description="eta_Y = 2 eta_Z (here the sign holds too)",
+            null=fall_of_two,
+            null_description="the same with two common tokens, which the theorem excludes",
             evidence="the same flows",
         ),
         judge(
@@ -74,6 +77,7 @@ def snap_theorem3() -> list[Claim]:
         errors[ratio] = float(np.abs(gain / (gain[0] * chi) - 1).max())
         clock = fates.distinct_clock(z[1:, data.distinct[0]], data.conditional[0, data.distinct[0]])
         clocks[ratio] = float((np.ptp(clock, axis=1) / clock.mean(axis=1)).max())
+    exact = _exact_gain()
     violation, _, _, spread = _march(_ensemble(np.random.default_rng(3), ENSEMBLE), 0.5, 60.0, 120)
     return [
         within(
@@ -97,6 +101,34 @@ def snap_theorem3() -> list[Claim]:
             evidence="largest relative spread over the tokens along the same flow",
         ),
         within(
+            exact["gain"],
+            1e-7,
+            id="snap_theorem3.gain_exact",
+            source="Scan&Snap Thm 3",
+            statement="With Theorem 1's form, dz_l = f_l^2 dB, r_{l/l'} = r_{l/l'}(0) chi_l is exact.",
+            null=exact["null"],
+            null_description="chi = exp(z_l - z_l(0))",
+            evidence="relative, against an integration in B to 6: one common, three distinct tokens",
+        ),
+        within(
+            exact["losers"],
+            1e-6,
+            id="snap_theorem3.losers",
+            source="Scan&Snap Thm 3 (not in the slides)",
+            statement="While the strongest token grows without end, the others end at "
+            "-1/2 ln(1 - (P(l|n)/P(l_0|n))^2).",
+            evidence="against the same integration, at B = 12",
+        ),
+        within(
+            exact["bounds"],
+            1e-4,
+            id="snap_theorem3.bounds_sharp",
+            source="Scan&Snap Thm 3",
+            statement="Neither bound can be improved: chi leaves along e^{2 f(0)^2 B} and ends along "
+            "e^{2 B}.",
+            evidence="the same integration: slopes of ln chi at B = 0 and at B = 12, relative",
+        ),
+        within(
             violation,
             1e-9,
             id="snap_theorem3.bounds",
@@ -108,28 +140,56 @@ def snap_theorem3() -> list[Claim]:
     ]
 
 
-def _ensemble(random: np.random.Generator, size: int) -> Floats:
-    """P(l|n) of ``size`` random data sets, shape (size, 3, 10): one common, three distinct tokens a class."""
-    conditional = np.zeros((size, 3, 10))
-    conditional[:, :, 0] = random.uniform(0.1, 0.9, (size, 1))
+def _exact_gain() -> dict[str, float]:
+    """Errors of Theorem 3 where Theorem 1's form is imposed: z_l' = f_l^2 (distinct), f_CT^2 - 1 (common)."""
+    start = np.array([0.4, 0.3, 0.2, 0.1])  # P(l|n): the common token first
+
+    def slope(_: float, z: Floats) -> Floats:
+        square = unit(start * np.exp(z)) ** 2
+        square[0] -= 1
+        return np.asarray(square)
+
+    times = np.array([0.0, 1e-5, 1.0, 3.0, 6.0, 12.0 - 1e-4, 12.0])
+    z = solve_ivp(slope, (0, 12), np.zeros(4), method="DOP853", t_eval=times, rtol=1e-13, atol=1e-15).y.T
+    mass, chi = start * np.exp(z), fates.gain_factor(z[:, [1]])
+    gain = fates.relative_gain(mass[:, [1]], mass[:, 2:])
+    log_chi = np.log(chi[:, 0])
+    lower, upper = (np.log(bound) for bound in fates.gain_bounds(unit(start)[1], times))
+    slopes = [log_chi[1] / lower[1], (log_chi[-1] - log_chi[-2]) / (upper[-1] - upper[-2])]
+    return {
+        "gain": float(np.abs(gain / (gain[0] * chi) - 1)[:5].max()),
+        "null": float(np.abs(gain / (gain[0] * np.sqrt(chi)) - 1)[:5].max()),
+        "losers": float(np.abs(z[-1, 2:] - fates.losers_limit(start[2:], start[1])).max()),
+        "bounds": float(np.abs(np.array(slopes) - 1).max()),
+    }
+
+
+def _ensemble(random: np.random.Generator, size: int, *, commons: int = 1) -> Floats:
+    """P(l|n) of random data sets, (size, 3, commons + 9): common first, three distinct a class."""
+    conditional = np.zeros((size, 3, commons + 9))
+    together = random.uniform(0.1, 0.9, (size, 1, 1))
+    shares = random.dirichlet(np.ones(commons), (size, 3)) if commons > 1 else 1.0
+    conditional[:, :, :commons] = together * shares
     for n in range(3):
-        share = random.dirichlet(np.ones(3), size)
-        conditional[:, n, 1 + 3 * n : 4 + 3 * n] = (1 - conditional[:, n, :1]) * share
+        first = commons + 3 * n
+        conditional[:, n, first : first + 3] = (1 - together[:, 0]) * random.dirichlet(np.ones(3), size)
     return conditional
 
 
-def _march(conditional: Floats, eta_z: float, end: float, steps: int) -> tuple[float, float, float, float]:
+def _march(
+    conditional: Floats, eta_z: float, end: float, steps: int, *, commons: int = 1
+) -> tuple[float, float, float, float]:
     """Coupled flows (eta_Y = 1, one last token) of many data sets at once, by Runge-Kutta's fourth order.
 
     Returns the largest violation of Theorem 3's bounds (of logarithms, over all classes and steps), the
-    smallest z' of a distinct token, the largest z' of the common one, and the widest gap of the bounds.
+    smallest z' of a distinct token, the largest z' of a common one, and the widest gap of the bounds.
     """
     size, classes, tokens = conditional.shape
     last_of_next = np.zeros(classes, dtype=np.int64)
     prior = np.full(classes, 1 / classes)
     multiplicity = lumped_multiplicity(classes, 20)
     distinct = conditional > 0
-    distinct[:, :, 0] = False
+    distinct[:, :, :commons] = False
     best = np.where(distinct, conditional, 0.0).argmax(axis=2)
 
     def slope(y: Floats, z: Floats) -> tuple[Floats, Floats, Floats]:
@@ -160,8 +220,8 @@ def _march(conditional: Floats, eta_z: float, end: float, steps: int) -> tuple[f
             old + step / 6 * (k1[i] + 2 * k2[i] + 2 * k3[i] + k4[i]) for i, old in enumerate((y, z, gain))
         )
         moved = slope(y, z)[1][:, 0]
-        rise = min(rise, float(moved[:, 1:].min()))
-        fall = max(fall, float(moved[:, 0].max()))
+        rise = min(rise, float(moved[:, commons:].min()))
+        fall = max(fall, float(moved[:, :commons].max()))
         log_chi = 2 * np.take_along_axis(z[:, 0], best, axis=1)
         lower, upper = (np.log(bound) for bound in fates.gain_bounds(first, gain))
         violation = max(violation, float((lower - log_chi).max()), float((log_chi - upper).max()))
