@@ -45,13 +45,10 @@ def test_steps_matter_to_descent_and_not_to_adam(tables) -> None:
 
 def test_claims(tables) -> None:
     claims = {claim.id: claim for claim in Optimizers(**TINY).claims(tables)}
-    assert len(claims) == 12
+    assert len(claims) == 6
     for name in (
-        "sgd_exp_law",
-        "momentum_linear_law",
         "sgd_linear_order",
         "momentum_exp_order",
-        "weight_decay_exp",
     ):
         assert claims[f"optimizers.{name}"].verdict == "holds"
     assert all(claim.null is not None for claim in claims.values())

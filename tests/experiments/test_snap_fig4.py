@@ -16,9 +16,9 @@ def tables():
 
 def test_attention_starts_at_the_probabilities_and_always_sums_to_one(tables):
     mass = tables["tokens"].query("metric == 'attention mass'")
-    start = mass[mass["step"] == 0]
+    start = mass[(mass["step"] == 0) & (mass["data"] == "real")]
     np.testing.assert_allclose(start["value"], start["probability"], atol=1e-15)
-    totals = mass.groupby(["run", "length", "step", "next_token"])["value"].sum()
+    totals = mass[mass["data"] == "real"].groupby(["run", "length", "step", "next_token"])["value"].sum()
     np.testing.assert_allclose(totals, 1.0, atol=1e-12)
 
 
@@ -27,7 +27,8 @@ def test_claims(tables):
     assert claims["snap_fig4.common_suppressed"].verdict == "holds"
     assert claims["snap_fig4.distinct_rise"].verdict == "holds"
     assert claims["snap_fig4.graded"].verdict == "holds"
-    assert abs(claims["snap_fig4.graded"].null) < 0.3
+    assert claims["snap_fig4.graded"].null < 0.6
+    assert all(claim.null < 0.95 for claim in claims.values())
     # sequences of 128 see the rarest tokens less than twice: some of these do not rise
     assert claims["snap_fig4.distinct_rise_finite"].verdict == "fails"
     assert claims["snap_fig4.distinct_rise_finite"].measured > 0.8

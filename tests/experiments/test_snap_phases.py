@@ -21,7 +21,6 @@ SMALL = SnapPhases(
     eta_y=(0.1, 1.0),
     eta_z=(0.001, 0.1),
     horizon=1e4,
-    random_data_sets=6,
 )
 
 
@@ -75,27 +74,23 @@ def test_theorem_3_is_the_better_the_larger_the_ratio(tables) -> None:
 
 def test_verdicts(claims) -> None:
     verdicts = {name.removeprefix("snap_phases."): claim.verdict for name, claim in claims.items()}
-    assert verdicts["scanning"] == verdicts["overlap"] == "corrected"
-    assert verdicts["hypothesis"] == verdicts["closed_form"] == "fails"
+    assert verdicts["scanning"] == "corrected"
+    assert verdicts["closed_form"] == "fails"
     for name in ("rates_scanning", "phase_transition", "snap_time"):
         assert verdicts[name] == "holds"
 
 
 def test_claims_follow_the_tables(tables) -> None:
     wrong = dict(tables)
-    laws = tables["laws"].copy()
-    laws.loc[laws["metric"] == "theorem 3, error", "value"] = 0.5
-    wrong["laws"] = laws
     phases = tables["phases"].copy()
     phases.loc[phases["metric"] == "law t^2, error", "value"] = 0.5
     wrong["phases"] = phases
     verdicts = {claim.id: claim.verdict for claim in SMALL.claims(wrong)}
-    assert verdicts["snap_phases.relative_gain"] == "fails"
     assert verdicts["snap_phases.scanning"] == "fails"
 
 
 def test_claims_without_runs_that_could_test_them() -> None:
-    lonely = dataclasses.replace(SMALL, eta_y=(1.0,), eta_z=(1.0,), horizon=1e3, random_data_sets=1)
+    lonely = dataclasses.replace(SMALL, eta_y=(1.0,), eta_z=(1.0,), horizon=1e3)
     verdicts = {claim.id: claim.verdict for claim in lonely.claims(lonely.run(Progress(quiet=True)))}
     assert verdicts["snap_phases.eta_y_snapping"] == "not tested"
     assert verdicts["snap_phases.snap_time"] == "not tested"

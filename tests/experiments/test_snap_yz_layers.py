@@ -18,6 +18,7 @@ TINY = {
     "vocabulary_size": 12,
     "models": tuple(MODELS),
     "depths": (1, 2),
+    "seeds": 2,
     "learning_rates": (1e-3, 1e-2),
     "steps": 4,
     "measure_every": 2,

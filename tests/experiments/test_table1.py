@@ -138,6 +138,52 @@ def test_a_reading_against_the_definition() -> None:
     assert found == pytest.approx(correlation.max(1).mean(), abs=1e-5)
 
 
+def measurement(**changes: int) -> tuple[Measurement, HierarchyNetwork]:
+    drawn = draw_hierarchy(
+        classes=6, latents=(6, 7), children=2, vocabulary_size=12, length=10, random=np.random.default_rng(1)
+    )
+    sizes = {"batch": 9, "test": 50, "permutations": 200} | changes
+    torch.manual_seed(0)
+    return Measurement(drawn=drawn, tokens=torch.from_numpy(drawn.sequences()), **sizes), HierarchyNetwork(
+        12, 6, width=16
+    )
+
+
+def test_padding_left_out_is_left_out() -> None:
+    """Whatever the neurons do on padding, the reading without it does not see; the other one does."""
+    measured, _ = measurement()
+    is_padding = torch.zeros(6, 10, dtype=torch.bool)
+    is_padding[:, :2] = True
+    activations = torch.rand(6, 10, 30, generator=torch.Generator().manual_seed(0))
+    found = {}
+    for value in (-100.0, 100.0):
+        filled = activations.clone()
+        filled[:, :2] = value * torch.rand(6, 2, 30, generator=torch.Generator().manual_seed(1))
+        for reading, score in measured.readings(measured.drawn.latents()[0], filled, is_padding, 0):
+            found.setdefault(tuple(reading.values()), []).append(score)
+    place = list(OPTIONS).index("padding")
+    for reading, (low, high) in found.items():
+        assert (low == high) == (reading[place] == "left out"), reading
+
+
+def test_the_null_is_made_of_fresh_shuffles() -> None:
+    """Its mean and its 95 % point, beside shuffles of our own."""
+    measured, network = measurement()
+    rows = (
+        pd.DataFrame(measured(network, 0)).query("layer == 1 and level != level").set_index("metric")["value"]
+    )
+    seen: dict[int, torch.Tensor] = {}
+    with torch.no_grad():
+        network(measured.tokens, observe=seen.__setitem__)
+    latents, random = measured.drawn.latents()[1], np.random.default_rng(5)
+    drawn = [
+        latent_neuron_alignment(latents[random.permutation(6)], seen[1].numpy()).mean for _ in range(400)
+    ]
+    assert np.std(drawn) > 0.005
+    assert rows["shuffled"] == pytest.approx(np.mean(drawn), abs=4 * np.std(drawn) / 200**0.5)
+    assert 0.01 < np.mean(np.array(drawn) > rows["shuffled, 95 %"]) < 0.12
+
+
 def test_same_settings_same_tables(tables: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("joma.progress.usable_cores", lambda: 1)
     again = Table1(**SMALL).run(Progress(quiet=True))

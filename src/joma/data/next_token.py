@@ -9,6 +9,7 @@ T grows the frequencies tend to P(l | n) itself.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -116,6 +117,11 @@ class NextTokenData:
             class_probability=None if class_probability is None else np.asarray(class_probability),
             outputs=outputs,
         )
+
+    def uninformative(self) -> Self:
+        """The same tokens where the context says nothing of the next token: all share the mean P(l | n)."""
+        mean = np.tile(self.prior @ self.conditional, (self.classes, 1))
+        return dataclasses.replace(self, conditional=mean)
 
     @property
     def classes(self) -> int:

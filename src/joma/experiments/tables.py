@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-Rows = list[dict[str, str | float | int | None]]
-"""Rows of a table that is being made: column -> value."""
+Row = dict[str, str | float | int | None]
+"""A row of a table that is being made: column -> value."""
+Rows = list[Row]
 
 
 def by_table(parts: Iterable[pd.DataFrame]) -> dict[str, pd.DataFrame]:

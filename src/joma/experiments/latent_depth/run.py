@@ -13,7 +13,7 @@ from scipy.special import softmax
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
 from joma.errors import InputError
-from joma.experiments.latent_depth import DATA, MODELS, LatentDepth
+from joma.experiments.latent_depth import AGAIN, DATA, MODELS, LatentDepth
 from joma.experiments.tables import Rows, by_table
 from joma.experiments.trees import ancestor_heights, sample, tree_below_classes
 from joma.progress import Progress
@@ -23,9 +23,14 @@ from joma.training.loop import reproducible
 
 def run(settings: LatentDepth, progress: Progress) -> dict[str, pd.DataFrame]:
     """Tables ``losses``, ``attention`` and ``growth``."""
-    cells = list(itertools.product(DATA, MODELS, range(settings.seed, settings.seed + settings.seeds)))
+    cells = list(
+        itertools.product((*DATA, AGAIN), MODELS, range(settings.seed, settings.seed + settings.seeds))
+    )
     parts = [
-        progress.part(f"{data}-{model}-seed-{seed}", functools.partial(_train, settings, data, model, seed))
+        progress.part(
+            f"{data}-{model}-seed-{seed}".replace(", ", "-"),
+            functools.partial(_train, settings, data, model, seed),
+        )
         for data, model, seed in progress.track(cells, "latent_depth")
     ]
     return by_table(parts)
@@ -83,8 +88,8 @@ def _shares(logits: NDArray[np.float64], heights: NDArray[np.int64]) -> NDArray[
 
 def _train(settings: LatentDepth, data: str, model: str, seed: int) -> pd.DataFrame:
     """One layer, all queries at once, trained and measured."""
-    tree = trees(settings.depth, settings.edge_correlation)[data]
-    _, values = sample(tree, 2 * settings.samples, [seed, DATA.index(data)])
+    tree = trees(settings.depth, settings.edge_correlation)["shallow" if data == AGAIN else data]
+    _, values = sample(tree, 2 * settings.samples, [seed, (*DATA, AGAIN).index(data)])
     tokens = values[:, tree.leaves].astype(np.float64)
     train, held_out = tokens[: settings.samples], tokens[settings.samples :]
     best = bayes_probabilities(tree, held_out)
@@ -146,5 +151,9 @@ def _train(settings: LatentDepth, data: str, model: str, seed: int) -> pd.DataFr
         for m, t in itertools.permutations(range(size), 2)
     ]
     return pd.DataFrame(rows).assign(
-        run=f"{data}-{model}-seed-{seed}", data=data, model=model, seed=seed, dtype="float64"
+        run=f"{data}-{model}-seed-{seed}".replace(", ", "-"),
+        data=data,
+        model=model,
+        seed=seed,
+        dtype="float64",
     )

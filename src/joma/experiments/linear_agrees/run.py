@@ -85,10 +85,14 @@ def _cell(data: NextTokenData, eta_z: float, horizon: float) -> pd.DataFrame:
                     "value": float(z[-1, token]),
                 }
             )
-    mean = np.tile(data.prior @ data.conditional, (data.classes, 1))
-    same = NextTokenData(mean, data.last_of_next, outputs=data.logits)
     alike = token_flow(
-        same, eta_y=1.0, eta_z=eta_z, times=times[[0, -1]], normalised=False, rtol=1e-6, atol=1e-9
+        data.uninformative(),
+        eta_y=1.0,
+        eta_z=eta_z,
+        times=times[[0, -1]],
+        normalised=False,
+        rtol=1e-6,
+        atol=1e-9,
     )
     entropy = _entropy(alike.mass[:, 0][:, own])
     change, metric = float(entropy[1] - entropy[0]), "entropy of distinct tokens, change"

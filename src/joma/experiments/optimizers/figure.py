@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from joma.experiments.optimizers import ATTENTION, OPTIMIZERS, WITH_LAW, Optimizers
-from joma.experiments.optimizers.claims import _select
+from joma.experiments.optimizers.run import select
 from joma.reporting.figures import PALETTE, ink, panels
 
 CONSTANTS = {"linear": "c = z² − Σₖ vₖ²", "exp": "c = z − Σₖ vₖ²/(2T)"}
@@ -22,13 +22,13 @@ def draw(settings: Optimizers, tables: Mapping[str, pd.DataFrame]) -> Figure:
     figure.set_layout_engine("constrained", wspace=0.05)
     for row, attention in zip(axes, ATTENTION, strict=True):
         for colour, optimizer in zip(PALETTE, OPTIMIZERS, strict=False):
-            curve = _select(tables["drift"], attention, optimizer, "constant").groupby("step")["value"]
+            curve = select(tables["drift"], attention, optimizer, "constant").groupby("step")["value"]
             dash = "--" if optimizer in ("nesterov", "adamw") else "-"  # on momentum's and adam's
             row[0].plot(curve.median(), dash, color=colour, label=optimizer)
             if optimizer in WITH_LAW:
-                left = _select(tables["drift"], attention, optimizer, "law").groupby("step")["value"]
+                left = select(tables["drift"], attention, optimizer, "law").groupby("step")["value"]
                 row[0].plot(left.median().clip(lower=1e-17), color=colour, ls=":")
-            ends = _select(tables["rates"], attention, optimizer, "constant")
+            ends = select(tables["rates"], attention, optimizer, "constant")
             share = ends.groupby("rate")["value"].median()
             row[1].plot(share.index / share.index.max(), share, f"o{dash}", color=colour)
         row[0].set(xscale="log", yscale="log", ylim=(1e-16, 1e2), xlabel="step")

@@ -130,3 +130,10 @@ def _attention(settings: Optimizers, kind: Attention, run: Descent) -> list[tupl
     sizes = np.linalg.norm(run.context_weights, axis=-2)
     spread = sizes.std(axis=-1) / sizes.mean(axis=-1)
     return [("entropy", "nats", entropy), ("spread", "relative", spread)]
+
+
+def select(table: pd.DataFrame, attention: str, optimizer: str, metric: str) -> pd.DataFrame:
+    """The rows of one attention, optimizer and metric (``constant``, ``law``) in any of the tables."""
+    return table[
+        (table["attention"] == attention) & (table["optimizer"] == optimizer) & (table["metric"] == metric)
+    ]

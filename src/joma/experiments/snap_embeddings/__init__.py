@@ -9,6 +9,7 @@ from joma.experiments.base import Experiment
 from joma.runs.job import setting
 
 FREE = "free Y and Z"
+NULL = "uninformative"
 ONE_MATRIX = "fixed U, one matrix"
 # How Y and Z are made: (factored W_Q W_K, embeddings trained, as wide as there are tokens).
 EMBEDDED = {
@@ -31,6 +32,9 @@ class SnapEmbeddings(Experiment):
     fall; the share of the change that is in rows of tokens that are never last ("other rows") or, within
     the rows of last tokens, on tokens that never occur before them ("unseen tokens"). For free Y and Z
     both are zero exactly: what is not seen together never moves.
+
+    The null: each of the models with W_Q and W_K once more where the context says nothing of the next
+    token, because all next tokens share one distribution.
 
     Tables: ``course`` (loss, attention mass on the common token, shares, over time), ``tokens`` (change of
     each logit that Theorem 2 speaks of, at the end).

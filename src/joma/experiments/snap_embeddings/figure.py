@@ -13,7 +13,7 @@ from joma.reporting.figures import PALETTE, ink, panels
 
 def draw(settings: SnapEmbeddings, tables: Mapping[str, pd.DataFrame]) -> Figure:
     """Loss, mass on the common token, change of unseen logits over time; final change by probability."""
-    course, tokens = tables["course"], tables["tokens"]
+    course, tokens = (table[table["data"] == "real"] for table in (tables["course"], tables["tokens"]))
     figure, axes = panels(2, 2, width=4.8, height=3.2)
     labels = {
         "loss": "loss (nats)",

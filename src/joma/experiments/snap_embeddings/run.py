@@ -10,8 +10,8 @@ import torch
 
 from joma.data.next_token import NextTokenData, graded_tokens
 from joma.errors import DivergenceError
-from joma.experiments.snap_embeddings import EMBEDDED, FREE, SnapEmbeddings
-from joma.experiments.tables import Rows
+from joma.experiments.snap_embeddings import EMBEDDED, FREE, NULL, ONE_MATRIX, SnapEmbeddings
+from joma.experiments.tables import Row, Rows
 from joma.models.one_layer import Embedded, FreePairs, OneLayer, Population
 from joma.progress import Progress
 from joma.training.loop import reproducible
@@ -19,12 +19,14 @@ from joma.training.loop import reproducible
 
 def run(settings: SnapEmbeddings, progress: Progress) -> dict[str, pd.DataFrame]:
     """Every model and seed; the free model starts from zero and has one run."""
-    cells = [(FREE, settings.seed)]
-    cells += [(model, settings.seed + k) for model in EMBEDDED for k in range(settings.seeds)]
+    seeds = range(settings.seed, settings.seed + settings.seeds)
+    cells = [(FREE, "real", settings.seed)]
+    cells += [(model, "real", seed) for model in EMBEDDED for seed in seeds]
+    cells += [(model, NULL, seed) for model in EMBEDDED if model != ONE_MATRIX for seed in seeds]
     parts = []
-    for model, seed in progress.track(cells, "snap_embeddings"):
-        name = f"{model}_{seed}".replace(" ", "_").replace(",", "")
-        parts.append(progress.part(name, partial(_train_one, settings, model, seed)))
+    for model, source, seed in progress.track(cells, "snap_embeddings"):
+        name = f"{model}_{seed}_{source}".replace(" ", "_").replace(",", "")
+        parts.append(progress.part(name, partial(_train_one, settings, model, source, seed)))
     everything = pd.concat(parts, ignore_index=True)
     is_token = everything["token"].notna()
     of_token = ["token", "next_token", "kind", "probability"]
@@ -35,7 +37,7 @@ def run(settings: SnapEmbeddings, progress: Progress) -> dict[str, pd.DataFrame]
     }
 
 
-def _train_one(settings: SnapEmbeddings, model_name: str, seed: int) -> pd.DataFrame:
+def _train_one(settings: SnapEmbeddings, model_name: str, source: str, seed: int) -> pd.DataFrame:
     data = graded_tokens(
         last_tokens=settings.last_tokens,
         next_per_last=settings.next_per_last,
@@ -43,13 +45,14 @@ def _train_one(settings: SnapEmbeddings, model_name: str, seed: int) -> pd.DataF
         distinct=settings.distinct,
         common_weight=settings.common_weight,
     )
-    population = Population(data)
+    population = Population(data.uninformative() if source == NULL else data)
     steps = round(settings.end / settings.rate)
     recorded = set(np.linspace(0, steps, settings.moments).round().astype(int).tolist())
-    ids: dict[str, str | float | int | None] = {
-        "run": f"{model_name}, seed {seed}",
+    ids: Row = {
+        "run": f"{model_name}, {source}, seed {seed}",
         "model": model_name,
         "seed": seed,
+        "data": source,
         "dtype": "float64",
     }
     rows: Rows = []

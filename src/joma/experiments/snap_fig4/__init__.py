@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from joma.experiments.base import Experiment
 from joma.runs.job import setting
 
+NULL = "uninformative"
+DATA = ("real", NULL)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SnapFig4(Experiment):
@@ -17,6 +20,9 @@ class SnapFig4(Experiment):
     length 128. They show one run (seed 2); the claims here are judged over ``seeds`` runs, and again in
     the theorem's limit of infinitely long sequences (``length`` inf in the table), because in sequences
     of 128 the rarest distinct tokens, seen about once in each, do not all rise.
+
+    The null: each seed once more where the context says nothing of the next token, because all next tokens
+    share one distribution. What happens to the same tokens' logits there is not owed to prediction.
 
     Tables: ``tokens`` (attention mass c_n and logit z of every token of every class at recorded steps).
     """

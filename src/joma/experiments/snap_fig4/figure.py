@@ -16,7 +16,7 @@ PICTURED = (0, 2, 4, 6, 8, 10, 48)
 
 def draw(settings: SnapFig4, tables: Mapping[str, pd.DataFrame]) -> Figure:
     """Left, the paper's picture (its seed); right, the mass on common and on distinct tokens."""
-    mass = tables["tokens"].query("metric == 'attention mass' and length < inf")
+    mass = tables["tokens"].query("metric == 'attention mass' and length < inf and data == 'real'")
     runs = mass["run"].unique()
     shown = 2 if 2 in runs else int(runs.min())
     first = mass[(mass["run"] == shown) & (mass["next_token"] == mass["next_token"].min())]

@@ -9,7 +9,7 @@ import pandas as pd
 
 from joma.data.next_token import graded_tokens
 from joma.dynamics.token_sgd import token_sgd
-from joma.experiments.snap_fig4 import SnapFig4
+from joma.experiments.snap_fig4 import DATA, NULL, SnapFig4
 from joma.experiments.snap_fig6.authors import authors_classes
 from joma.progress import Progress
 
@@ -17,13 +17,16 @@ from joma.progress import Progress
 def run(settings: SnapFig4, progress: Progress) -> dict[str, pd.DataFrame]:
     """All seeds at once, every second step recorded."""
     parts = [
-        progress.part("finite", partial(_tokens, settings, settings.length)),
-        progress.part("infinite", partial(_tokens, settings, None)),
+        progress.part(
+            f"{'infinite' if length is None else 'finite'}-{data}", partial(_tokens, settings, length, data)
+        )
+        for length in (settings.length, None)
+        for data in DATA
     ]
     return {"tokens": pd.concat(parts, ignore_index=True)}
 
 
-def _tokens(settings: SnapFig4, length: int | None) -> pd.DataFrame:
+def _tokens(settings: SnapFig4, length: int | None, source: str) -> pd.DataFrame:
     data = graded_tokens(
         last_tokens=settings.last_tokens,
         next_per_last=settings.next_per_last,
@@ -32,7 +35,7 @@ def _tokens(settings: SnapFig4, length: int | None) -> pd.DataFrame:
     )
     seeds = [settings.seed + 1 + k for k in range(settings.seeds)]
     runs = token_sgd(
-        data,
+        data.uninformative() if source == NULL else data,
         eta_y=settings.eta_y,
         eta_z=settings.eta_z,
         seeds=seeds,
@@ -53,6 +56,7 @@ def _tokens(settings: SnapFig4, length: int | None) -> pd.DataFrame:
     frame = pd.DataFrame(
         {
             "run": runs.seeds[run],
+            "data": source,
             "length": float("inf") if length is None else float(length),
             "step": runs.steps[step],
             "next_token": classes[entry],

@@ -18,14 +18,14 @@ class SnapPhases(Experiment):
 
     Tables: ``gain`` (B, its rate and the common token's share over time, for each pair of rates),
     ``phases`` (what each of these runs says of scanning and snapping), ``laws`` (Theorem 3, and the
-    hypothesis behind Theorem 4, for several data sets and eta_Y/eta_Z), ``overlap`` (the courses of
-    ln f_n . f_n' behind that), ``bounds`` (Theorem 3's bounds on random data sets).
+    hypothesis behind Theorem 4, for several data sets and eta_Y/eta_Z; they are judged by ``joma check
+    snap_theorem3 snap_theorem4``), ``overlap`` (the courses of ln f_n . f_n' behind that).
     """
 
     title = "Scanning and snapping: B(t), both learning rates, Theorems 3 and 4"
     reproduces = "Scan&Snap Thm 3, Thm 4"
-    cost = {"quick": "25 s", "paper": "2 min"}
-    presets = {"quick": {}, "paper": {"random_data_sets": 1000}}
+    cost = {"quick": "25 s", "paper": "25 s"}
+    presets = {"quick": {}, "paper": {}}
     next_tokens: tuple[int, ...] = setting(
         (2, 3, 5), "K of each data set; the first is the main one", at_least=2
     )
@@ -36,4 +36,3 @@ class SnapPhases(Experiment):
     eta_y: tuple[float, ...] = setting((0.1, 1.0, 10.0), "learning rates of the decoder", above=0.0)
     eta_z: tuple[float, ...] = setting((0.001, 0.01, 0.1, 1.0), "learning rates of attention", above=0.0)
     horizon: float = setting(1e5, "time at the end", at_least=1e3)
-    random_data_sets: int = setting(200, "random data sets for the bounds of Theorem 3", at_least=1)

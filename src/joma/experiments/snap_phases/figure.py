@@ -75,7 +75,7 @@ def _draw_theorem_3(axes: Axes, laws: pd.DataFrame) -> None:
         axes.plot([], [], color=colour, label=f"K = {classes} next tokens")
     for style, label in shapes.items():
         axes.plot([], [], style, color=ink(), markersize=4, label=label)
-    axes.axhline(1e-3, color=ink(), linewidth=0.8, linestyle="-.", label="the claim's tolerance, 0.001")
+    axes.axhline(1e-3, color=ink(), linewidth=0.8, linestyle="-.", label="0.001")
     axes.set(
         xlabel="$\\eta_Y/\\eta_Z$",
         ylabel="largest $|r/(r_0\\chi) - 1|$",

@@ -14,7 +14,6 @@ from joma.experiments.tables import Rows
 from joma.progress import Progress
 from joma.theory.scan_snap import decoder, fates, snapping
 from joma.theory.scan_snap.equations import unit
-from joma.theory.scan_snap.fates import gain_bounds, gain_factor
 
 RATIOS = (1000.0, 100.0, 10.0, 1.0)
 """eta_Y/eta_Z at which Theorem 3 and the hypothesis of Theorem 4 are looked at, with eta_Y = 1."""
@@ -25,7 +24,7 @@ START = 0.01
 
 
 def run(settings: SnapPhases, progress: Progress) -> dict[str, pd.DataFrame]:
-    """Every pair of rates, every data set at four ratios, and the random data sets."""
+    """Every pair of rates, and every data set at four ratios."""
     main = _data(settings, settings.next_tokens[0], settings.common_weights[0])
     pairs = [(y, z) for y in settings.eta_y for z in settings.eta_z]
     gain = [
@@ -37,13 +36,6 @@ def run(settings: SnapPhases, progress: Progress) -> dict[str, pd.DataFrame]:
         progress.part(f"laws-{k}-{w:g}", partial(_laws, _data(settings, k, w), k, w, settings.horizon))
         for k, w in progress.track(sets, "data sets")
     ]
-    blocks = [
-        range(a, min(a + 50, settings.random_data_sets)) for a in range(0, settings.random_data_sets, 50)
-    ]
-    bounds = [
-        progress.part(f"bounds-{block[0]}", partial(_bounds, block, settings.seed))
-        for block in progress.track(blocks, "random data sets")
-    ]
     both = pd.concat(laws, ignore_index=True)
     curves = both["metric"].str.startswith("ln overlap")
     table = pd.concat(gain, ignore_index=True)
@@ -52,7 +44,6 @@ def run(settings: SnapPhases, progress: Progress) -> dict[str, pd.DataFrame]:
         "phases": _phases(main, table, settings.horizon),
         "laws": both[~curves].drop(columns="gain").reset_index(drop=True),
         "overlap": both[curves].reset_index(drop=True),
-        "bounds": pd.concat(bounds, ignore_index=True),
     }
 
 
@@ -109,12 +100,14 @@ def _phases(data: NextTokenData, gain: pd.DataFrame, horizon: float) -> pd.DataF
         decades = horizon / np.array([100, 10, 1])
         growth = np.diff(np.interp(decades, time, b))
         clock = np.diff(np.log(decoder.decoder_logit_late(decades, eta_y=y, **sizes)))
-        onset = np.diff(np.interp(decoder_time * np.array([0.1, 1, 10]), time, b))
+        around = decoder_time * np.array([0.1, 1, 10])
+        onset = np.diff(np.interp(around, time, b))
+        onset_clock = np.diff(np.log(decoder.decoder_logit(around, eta_y=y, **sizes)))
         form = snapping.gain(horizon, eta_y=y, eta_z=z, constant=constant, **sizes)
         numbers = {
             "law t^2, error": np.abs(b[early] / law - 1).max(),
             "line in ln t, error": np.abs(line / b[early] - 1).max(),
-            "peak time": time[curve["gain rate"].argmax()],
+            "peak time": _peak(time, curve["gain rate"].to_numpy()),
             "decoder time": decoder_time,
             "decades since half the gain": np.log10(horizon / time[np.searchsorted(b, b[-1] / 2)]),
             "early gain": np.interp(common_start, time, b),
@@ -122,17 +115,27 @@ def _phases(data: NextTokenData, gain: pd.DataFrame, horizon: float) -> pd.DataF
             "closed form over gain": float(form) / b[-1],
             "slowing in ln t": growth[1] / growth[0],
             "slowing in ln ln t": (growth[1] / clock[1]) / (growth[0] / clock[0]),
-            "slowing in ln t around the decoder time": onset[1] / onset[0],
+            "slowing in ln h around the decoder time": (onset[1] / onset_clock[1])
+            / (onset[0] / onset_clock[0]),
         }
         rows += [{"eta_y": y, "eta_z": z, "metric": name, "value": float(v)} for name, v in numbers.items()]
     return pd.DataFrame(rows)
+
+
+def _peak(time: np.ndarray, rate: np.ndarray) -> float:
+    """When the rate is largest: the vertex of the parabola in ln t through the three highest moments."""
+    at = int(rate.argmax())
+    if at + 1 == time.size or time[at - 1] == 0:
+        return float(time[at])
+    before, top, after = rate[at - 1 : at + 2]
+    shift = (before - after) / (2 * (before - 2 * top + after))
+    return float(time[at] * (time[at + 1] / time[at]) ** shift)
 
 
 def _laws(data: NextTokenData, classes: int, weight: float, horizon: float) -> pd.DataFrame:
     """Theorem 3 and the hypothesis of Theorem 4 for one data set at four ratios of the rates."""
     strongest, own = int(strongest_distinct(data)[0]), np.flatnonzero(data.distinct[0])
     others = own[own != strongest]
-    late_from = decoder.half_speed_time(eta_y=1.0, classes=classes, outputs=data.logits)
     rows: Rows = []
     for ratio in RATIOS:
         flow = token_flow(data, eta_y=1.0, eta_z=1 / ratio, times=_times(horizon))
@@ -144,13 +147,9 @@ def _laws(data: NextTokenData, classes: int, weight: float, horizon: float) -> p
         fall -= fall[0]
         exponent = snapping.overlap_exponent(f[:, 0], f[:, own], classes)
         law = np.concatenate([[0], np.cumsum((exponent[1:] + exponent[:-1]) / 2 * np.diff(b))])
-        late = flow.times >= late_from
-        right = np.array([flow.at(index).predictions[0, 0] for index in np.flatnonzero(late).tolist()])
-        gamma = np.einsum("tc,tc->t", f, flow.decoder[:, :, 0])[late] * (1 - right)
         numbers = {
             "theorem 3, error": np.abs((relative / (relative[0] * chi[:, None]))[:, kept] - 1).max(),
             "gain": b[-1],
-            "exponent of xi/gamma": snapping.fitted_exponent(drive(flow)[late] / gamma, b[late]),
             "exponent of the overlap": fall[-1] / b[-1],
             "overlap, error of the law": abs(law[-1] / fall[-1] - 1),
             "overlap, error of the hypothesis": abs(snapping.HYPOTHESISED_EXPONENT * b[-1] / fall[-1] - 1),
@@ -161,33 +160,4 @@ def _laws(data: NextTokenData, classes: int, weight: float, horizon: float) -> p
             for name, curve in (("ln overlap", fall), ("ln overlap, law", law)):
                 points = zip(b[::3].tolist(), curve[::3].tolist(), strict=True)
                 rows += [{**label, "metric": name, "gain": x, "value": v} for x, v in points]
-    return pd.DataFrame(rows)
-
-
-def _bounds(block: range, seed: int) -> pd.DataFrame:
-    """Theorem 3's two bounds on random data sets with one common token: the least room left, in ln chi."""
-    rows: Rows = []
-    times = np.concatenate([[0.0], np.geomspace(0.1, 300, 12)])
-    for number in block:
-        random = np.random.default_rng([seed, number])
-        classes, distinct = int(random.integers(2, 5)), int(random.integers(2, 5))
-        lasts = int(random.integers(1, classes + 1))
-        weights = np.zeros((classes, 1 + classes * distinct))
-        weights[:, 0] = random.uniform(0.2, 5, classes)
-        for n in range(classes):
-            weights[n, 1 + n * distinct : 1 + (n + 1) * distinct] = random.uniform(0.1, 1, distinct)
-        last_of_next = np.sort(np.concatenate([np.arange(lasts), random.integers(0, lasts, classes - lasts)]))
-        data = NextTokenData(weights / weights.sum(axis=1, keepdims=True), last_of_next)
-        eta_z = float(10 ** -random.uniform(0, 3))
-        flow = token_flow(data, eta_y=1.0, eta_z=eta_z, times=times, rtol=1e-8)
-        own, strongest = np.arange(classes), strongest_distinct(data)
-        rise = np.log(gain_factor(flow.logits[:, data.last_of_next][:, own, strongest]))[1:]
-        lower, upper = (np.log(x)[1:] for x in gain_bounds(flow.features[0][own, strongest], flow.gain))
-        numbers = {
-            "room above the lower bound": (rise - lower).min(),
-            "room below the upper bound": (upper - rise).min(),
-            "smallest step of B": np.diff(flow.gain, axis=0).min(),
-        }
-        label = {"run": number, "rate_ratio": 1 / eta_z}
-        rows += [{**label, "metric": name, "value": float(v)} for name, v in numbers.items()]
     return pd.DataFrame(rows)

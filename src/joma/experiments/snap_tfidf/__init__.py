@@ -34,7 +34,7 @@ class SnapTfidf(Experiment):
     reproduces = 'Scan&Snap, slide "Learnable TF-IDF"'
     cost = {"quick": "25 s", "paper": "3 min"}
     presets = {"quick": {}, "paper": {"seeds": 10, "text_steps": 6000, "vocabulary": 1000}}
-    seeds: int = setting(3, "synthetic data sets", at_least=1)
+    seeds: int = setting(3, "synthetic data sets, and trainings on the text", at_least=1)
     classes: int = setting(20, "synthetic: next tokens, each with a last token of its own", at_least=3)
     tokens: int = setting(60, "synthetic: contextual tokens", at_least=5)
     steps: int = setting(300, "synthetic: SGD steps", at_least=1)

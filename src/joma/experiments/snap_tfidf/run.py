@@ -23,7 +23,7 @@ def run(settings: SnapTfidf, progress: Progress) -> dict[str, pd.DataFrame]:
     """Train on each source, with real and with shuffled next tokens."""
     jobs = [("synthetic", settings.seed + k) for k in range(settings.seeds)]
     if settings.corpus:
-        jobs.append(("text", settings.seed))
+        jobs += [("text", settings.seed + k) for k in range(settings.seeds)]
     parts = [
         progress.part(f"{source}-{seed}-{variant}", partial(_train, settings, source, seed, variant))
         for source, seed in progress.track(jobs, "snap_tfidf")

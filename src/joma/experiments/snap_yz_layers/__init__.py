@@ -63,7 +63,7 @@ class SnapYzLayers(Experiment):
         ("YZ", "YZ, no residual", "YZ, low rank", "decoder"), "models that are trained", choices=MODELS
     )
     depths: tuple[int, ...] = setting((1, 2, 3, 4), "numbers of layers", at_least=1)
-    seeds: int = setting(2, "runs of each model and depth, with seeds seed, seed + 1, ...", at_least=1)
+    seeds: int = setting(3, "runs of each model and depth, with seeds seed, seed + 1, ...", at_least=1)
     learning_rates: tuple[float, ...] = setting(
         (3e-3, 1e-2, 3e-2), "Adam's learning rates, the best of which each model takes", above=0
     )

@@ -59,6 +59,7 @@ class _Compared:
     def __init__(self, losses: pd.DataFrame) -> None:
         by_cell = losses.groupby(["model", "depth"])["loss"]
         self.mean, self.runs = by_cell.mean(), int(by_cell.size().min())
+        self.largest_gap = float((by_cell.max() - by_cell.min()).max())
         freedom = len(losses) - len(self.mean)
         # One deviation pooled over all cells: two or three seeds a cell cannot give one each.
         self.deviation = (
@@ -96,8 +97,8 @@ def _judged(compared: _Compared, difference: pd.Series, facts: Stated, *, sign: 
         "errors of a difference of two means",
         measured=measured,
         tolerance=compared.chance,
-        null=compared.deviation,
-        null_description="standard deviation between seeds",
+        null=compared.largest_gap,
+        null_description="the largest difference of two runs that differ in their seed alone",
         evidence=f"nats, by number of layers: {listed}",
         **facts,
     )

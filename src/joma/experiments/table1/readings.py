@@ -92,11 +92,11 @@ class Measurement:
             rows += [
                 common | {"layer": layer, "level": level, "metric": "NCorr", "value": value} | reading
                 for layer, activations in hidden.items()
-                for reading, value in self._readings(latents, activations, is_padding, step)
+                for reading, value in self.readings(latents, activations, is_padding, step)
             ]
         return rows
 
-    def _readings(
+    def readings(
         self, latents: np.ndarray, activations: Tensor, is_padding: Tensor, step: int
     ) -> Iterator[tuple[dict[str, Any], float]]:
         """Every reading of one level's latents (C, N_s) by one layer's (C, positions, neurons)."""

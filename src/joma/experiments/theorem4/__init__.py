@@ -16,14 +16,16 @@ class Theorem4(Experiment):
     Exp attention at two temperatures (Theorem 4), linear attention (its remark, which gives no formula),
     softmax attention with uniform and with skewed average attention bbar (not in the paper), and no
     attention, where salience must not matter (the null). The flows are integrated in ln 1/delta by
-    DOP853 and know nothing of the laws.
+    DOP853 and know nothing of the laws. All of it is about Eq. 6, which is not the flow of the paper's own
+    block: there the gate reads the attended input. The bound on Lambda and its condition are judged by
+    ``joma check theorem4``.
 
     Tables: ``ratio`` (one row per attention, component j and time, against the least salient component
     k), ``limits`` (the law, the ratio of speeds at the end, and their relative difference), ``deviation``
     (Lambda for exp attention, exactly, down to delta_k = 1e-300 and beyond, with the bounds).
     """
 
-    title = "Convergence ratios of salient components, measured against the law"
+    title = "Eq. 6: convergence ratios of salient components, measured against the law"
     reproduces = "JoMA Thm 4"
     cost = {"quick": "4 s", "paper": "4 s"}
     presets = {"quick": {}, "paper": {}}

@@ -68,9 +68,3 @@ def limit(tables: Mapping[str, pd.DataFrame], name: str, component: int, metric:
     rows = tables["limits"]
     chosen = (rows["run"] == name) & (rows["component"] == component) & (rows["metric"] == metric)
     return float(rows[chosen]["value"].iloc[0])
-
-
-def worst(tables: Mapping[str, pd.DataFrame], name: str, metric: str) -> float:
-    """The largest of a kind's numbers in the table ``limits``."""
-    rows = tables["limits"]
-    return float(rows[(rows["run"] == name) & (rows["metric"] == metric)]["value"].max())

@@ -46,6 +46,7 @@ def run(settings: Theorem4, progress: Progress) -> dict[str, pd.DataFrame]:
 
 
 def deviation(settings: Theorem4) -> pd.DataFrame:
+    """Lambda and lambda of the most salient component, and how far each condition is met."""
     j, k = settings.critical_points[0], settings.critical_points[-1]
     reached = np.geomspace(0.02, 1e5, 120)
     ratio, deviation, bounded = convergence_ratio(j, k, reached)

@@ -14,10 +14,9 @@ class Theorem5(Experiment):
     """P[y_l = 1 | y_m = 1] of two tokens of HBLT(rho) whose common latent ancestor is H edges above them.
 
     D equally likely classes trigger one subtree each; rho_0 = 1 - 2/D (Theorem 5's own definition gives
-    1 - 1/D). Four routes to the same number: enumeration of every state of a small tree; messages passed
-    along the path between the tokens (2 x 2 matrices, any depth); tokens drawn from the top down, counted;
-    the theorem's formula, as printed and as corrected. Drawn tokens yield one independent pair per sequence,
-    so that the standard errors are right.
+    1 - 1/D). Tokens are drawn from the top down and counted, beside the theorem's formula as printed and as
+    corrected; drawn tokens yield one independent pair per sequence, so that the standard errors are right.
+    That the formula is exact, and what Eq. 8 lacks, is for ``joma check theorem5 equation8``.
 
     Tables: ``cooccurrence`` (rho, H, and one row per route), ``expansion`` (Eq. 8's error for rho = rho_0
     = 1 - eps, as printed and with the term it drops).
@@ -33,9 +32,6 @@ class Theorem5(Experiment):
     )
     classes: int = setting(10, "D, classes of the label", at_least=2)
     samples: int = setting(400_000, "sequences drawn", at_least=1000)
-    enumerated_depth: int = setting(
-        4, "L of the tree that is enumerated (2^(2^L - 1) states)", at_least=3, at_most=4
-    )
     expansion: tuple[float, ...] = setting(
         (1e-1, 1e-2, 1e-3, 1e-4, 1e-5), "eps of Eq. 8, falling", above=0.0, below=0.5
     )

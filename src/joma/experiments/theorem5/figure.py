@@ -16,7 +16,7 @@ def draw(settings: Theorem5, tables: Mapping[str, pd.DataFrame]) -> Figure:
     figure: Figure
     figure, axes = panels(1, 2, width=4.9, height=3.9)
     left, right = axes[0]
-    deep = tables["cooccurrence"].query("depth == @settings.depth")
+    deep = tables["cooccurrence"]
     for colour, (rho, of_rho) in zip(PALETTE, deep.groupby("edge_correlation", sort=False), strict=False):
         by = {route: rows.set_index("ancestor_height") for route, rows in of_rho.groupby("metric")}
         left.plot(by["formula"]["value"], color=colour, label=f"ρ = {rho:g}")
