@@ -72,8 +72,8 @@ def test_the_draft(monkeypatch: pytest.MonkeyPatch, name: str, claim: str, facto
 
 @pytest.mark.parametrize("factor", [0.98, 1.02])
 def test_another_pace_of_theorem_2_is_a_failed_claim(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
-    right = WinnerTakeAll.blow_up_time.fget
-    monkeypatch.setattr(WinnerTakeAll, "blow_up_time", property(lambda self: right(self) * factor))
+    right = vars(WinnerTakeAll)["_pace"].func
+    monkeypatch.setattr(WinnerTakeAll, "_pace", property(lambda self: right(self) * factor))
     assert "theorem2.blow_up" in failed(winner_take_all._single_node())
 
 

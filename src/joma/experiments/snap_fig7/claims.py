@@ -45,8 +45,9 @@ def _becomes_sparse(depth: int, ends: pd.DataFrame) -> Claim:
         measured=float(fall.min()),
         tolerance=LEAST_FALL,
         evidence=f"smallest of {len(real)} runs; untrained {real['attention_entropy_start'].mean():.2f}, "
-        f"uniform {real['uniform_entropy_end'].mean():.2f}, trained {real['attention_entropy_end'].mean():.2f} "
-        "nats (what order has to do with it is a claim of its own)",
+        f"uniform {real['uniform_entropy_end'].mean():.2f}, "
+        f"trained {real['attention_entropy_end'].mean():.2f} nats "
+        "(what order has to do with it is a claim of its own)",
     )
 
 

@@ -61,13 +61,13 @@ def _phase_claims(phases: pd.DataFrame) -> list[Claim]:
         not_tested(**label, reason="no run reached half its gain three decades before the end; raise horizon")
         if late.empty
         else judge(
-            bool(late.max() <= 1 < onset[late.index].min()),
+            bool(late.max() <= 1 < onset[late.index].max()),
             **label,
             expected="growth per ln ln t not rising over the last two decades",
             measured=float(late.max()),
             tolerance=1.0,
-            null=float(onset[late.index].min()),
-            null_description=f"{ONSET}, the least",
+            null=float(onset[late.index].max()),
+            null_description=f"{ONSET}, the largest of these runs",
             evidence=f"{len(late)} runs",
         )
     )
