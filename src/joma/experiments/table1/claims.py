@@ -181,7 +181,7 @@ def _peaks_early(alignment: pd.DataFrame) -> Claim:
         "statement": "alignment at s = 1 peaks during training and has fallen at its end",
     }
     chosen = alignment[(alignment["layer"] == 1) & alignment["metric"].isin(["NCorr", "shuffled"])]
-    wide = chosen.pivot(index=[*CELL, "seed"], columns=["metric", "step"], values="value")
+    wide = chosen.pivot_table(index=[*CELL, "seed"], columns=["metric", "step"], values="value")
     curve, by_chance = wide["NCorr"].mean(), wide["shuffled"].mean()
     if len(curve) < 3:
         return not_tested(**facts, reason="fewer than three measurements along training")
