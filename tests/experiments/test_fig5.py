@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from joma.errors import InputError
-from joma.experiments.fig5 import Fig5
+from joma.experiments.fig5 import Fig5, claims
 from joma.experiments.fig5.permutations import distinct_permutations
 from joma.experiments.fig5.run import contexts
 from joma.progress import Progress
@@ -87,3 +87,13 @@ def test_bad_settings():
         Fig5(level=0.01)
     with pytest.raises(InputError, match="depth"):
         Fig5(depth=5)
+
+
+@pytest.mark.parametrize(("size", "follows"), [(0.1, True), (0.099, False)])
+def test_the_rest_follows_where_entropy_rises_by_a_tenth_of_a_nat(tables, monkeypatch, size, follows):
+    sizes = {"eq6": size, "relu-feedback": size, "relu-constant": 0.3, "linear-constant": 0.0}
+    monkeypatch.setattr(claims, "_rebound", lambda part: sizes.get(part["run"].iloc[0], 0.0))
+    found = {claim.id: claim.verdict for claim in TINY.claims(tables)}
+    assert found["fig5.rest_follows_in_block"] == ("holds" if follows else "fails")
+    all_associated = tables["order"].query("run == 'eq6'")["time"].notna().all()
+    assert found["fig5.rest_follows_in_equation_6"] == ("holds" if follows and all_associated else "fails")

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joma.measures.ranks.golub_kahan import error_estimate
+from joma.measures.ranks.golub_kahan import error_estimate, largest_triplet
 from joma.measures.ranks.spectral_norm import spectral_norm_estimate
 from joma.measures.ranks.stable_rank import stable_rank_estimate
 
@@ -83,6 +83,19 @@ def test_the_estimate_is_the_residual_or_its_square_over_the_gap() -> None:
     r = 1e-3
     truth = np.linalg.eigvalsh([[1.0, r], [r, 0.0]])[-1]
     assert truth - 1 == pytest.approx(error_estimate(1.0, 0.0, r), rel=1e-5)
+
+
+def test_the_residual_of_the_recurrence_is_that_of_the_triplet() -> None:
+    """|W^T u - value v| with u = W v / value, while it is still large."""
+    matrix = np.random.default_rng(2).normal(size=(60, 40))
+    start = np.random.default_rng(3).normal(size=60)
+    found = largest_triplet(matrix, 0.05, start=start)
+    assert found.steps < 20
+    left = matrix @ found.right / found.value
+    assert np.linalg.norm(left) == pytest.approx(1, rel=1e-12)
+    residual = np.linalg.norm(matrix.T @ left - found.value * found.right)
+    assert residual > 1e-3
+    assert found.residual == pytest.approx(residual, rel=1e-9)
 
 
 @pytest.mark.parametrize("shape", [(30, 20), (3, 40_000), (350, 350)])
