@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,7 +14,13 @@ from torch import nn
 from joma.errors import InputError, nearest
 from joma.probes.reading.loading import LoadedModel, load_model
 from joma.probes.reading.settings import BATCH_TOKENS
-from joma.probes.reading.texts import TokenBatch, Windows, windows
+from joma.probes.reading.texts import (
+    ReadyBatch,
+    ReadyInputs,
+    TokenBatch,
+    Windows,
+    windows,
+)
 from joma.probes.sections.attention import STATISTICS, attention_statistics
 from joma.probes.sections.coherence import representation_coherence
 from joma.probes.sections.joint_dynamics import joint_dynamics
@@ -44,8 +50,9 @@ class Probe:
 
 def probe(
     model: str | Path | nn.Module,
-    text: Any,
+    text: Any = None,
     *,
+    batches: Iterable[Mapping[str, Any]] | None = None,
     tokenizer: Any = None,
     revision: str | None = None,
     column: str | None = None,
@@ -74,6 +81,8 @@ def probe(
         dtype: see :func:`joma.probes.reading.loading.load_model`.
         text: see :func:`joma.probes.reading.texts.windows`. A string is the text itself; a file is given as a
             :class:`~pathlib.Path`.
+        batches: in place of a text, the model's inputs ready and by name: ``[{"pixel_values": ...}, ...]``.
+            Without ``input_ids`` only the attention and the ranks can be measured.
         column: see there.
         length: see there.
         tokens: see there.
@@ -94,16 +103,24 @@ def probe(
     """
     wanted = _check_sections(sections)
     progress = progress or Progress()
+    if (text is None) == (batches is None):
+        raise InputError("probe needs a text or batches (a model's inputs, ready and by name), and not both.")
+    ready = None if batches is None else ReadyInputs(tuple(map(ReadyBatch.of, batches)))
+    if ready is not None and not ready.batches:
+        raise InputError("batches is empty in probe; give at least one, such as {'pixel_values': ...}.")
     reading = _Reading(
         lambda: load_model(model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype),
-        lambda loaded: windows(
-            text,
-            model=loaded.model,
-            tokenizer=loaded.tokenizer,
-            column=column,
-            length=length,
-            tokens=tokens,
-            batch_tokens=batch_tokens,
+        lambda loaded: (
+            ready
+            or windows(
+                text,
+                model=loaded.model,
+                tokenizer=loaded.tokenizer,
+                column=column,
+                length=length,
+                tokens=tokens,
+                batch_tokens=batch_tokens,
+            )
         ),
     )
     chosen = None if layers is None else list(layers)
@@ -171,14 +188,14 @@ class _Reading:
     """The model and its text, loaded when the first section needs them."""
 
     load: Callable[[], LoadedModel]
-    cut: Callable[[LoadedModel], Windows]
+    cut: Callable[[LoadedModel], Windows | ReadyInputs]
 
     @cached_property
     def loaded(self) -> LoadedModel:
         return self.load()
 
     @cached_property
-    def windows(self) -> Windows:
+    def windows(self) -> Windows | ReadyInputs:
         return self.cut(self.loaded)
 
     @property
@@ -195,7 +212,7 @@ class _Reading:
             "model": self.loaded.name,
             "parameters": sum(p.numel() for p in self.module.parameters()),
             "tokens": self.windows.tokens,
-            "windows": len(self.windows.pieces),
+            "windows": self.windows.samples,
             "longest_window": self.windows.length,
             "device": str(self.loaded.device),
             "dtype": str(self.loaded.dtype).removeprefix("torch."),

@@ -69,6 +69,34 @@ class ReadyBatch(TokenBatch):
 
 
 @dataclass(frozen=True)
+class ReadyInputs:
+    """A model's inputs in the place of a text: batches by name, of any kind."""
+
+    batches: tuple[ReadyBatch, ...]
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens there are, padding left out; 0 for inputs of another kind."""
+        return sum(int(batch.mask.sum()) for batch in self.batches)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest sample."""
+        return max(batch.tokens.shape[1] for batch in self.batches)
+
+    @property
+    def samples(self) -> int:
+        """How many samples there are."""
+        return sum(len(batch.tokens) for batch in self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[TokenBatch]:
+        return iter(self.batches)
+
+
+@dataclass(frozen=True)
 class Windows:
     """Pieces of text as token ids; iterating gives them in batches of similar length."""
 
@@ -86,6 +114,11 @@ class Windows:
     def length(self) -> int:
         """Tokens of the longest window."""
         return max(len(piece) for piece in self.pieces)
+
+    @property
+    def samples(self) -> int:
+        """How many windows there are."""
+        return len(self.pieces)
 
     def _groups(self) -> list[list[int]]:
         order = sorted(range(len(self.pieces)), key=lambda i: (-len(self.pieces[i]), i))

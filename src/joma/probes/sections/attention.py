@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -16,9 +17,6 @@ from joma.probes.reading.passes import run_batch
 from joma.probes.reading.texts import TokenBatch
 from joma.probes.watching.measuring import Measured
 from joma.probes.watching.watch import watch
-
-if TYPE_CHECKING:
-    import pandas
 
 STATISTICS = ("entropy", "normalised_entropy", "first_key_mass", "previous_key_mass", "mean_distance")
 """What is measured by default; all of them come from one pass without the attention matrix."""
@@ -92,10 +90,8 @@ def attention_statistics(
         InputError: an attention that was asked for could not be measured (and why), or none was seen; a
             head that does not exist.
     """
-    import pandas
-
     sums: dict[tuple[int, str, int, str, str], _Sums] = {}
-    coverage: pandas.DataFrame | None = None
+    coverages: list[pandas.DataFrame] = []
     for batch in batches:
         seen = watch(
             model, layers=layers, statistics=statistics, reduce="position", rows=rows, tolerance=tolerance
@@ -107,12 +103,13 @@ def attention_statistics(
             empty = np.zeros((measured.values.shape[0], 0))
             entry = sums.setdefault(key, _Sums(measured.unit, empty, empty, empty))
             entry.add(measured)
-        now = seen.coverage()
-        if coverage is not None:
-            now["calls"] += now["module"].map(coverage.set_index("module")["calls"]).fillna(0).astype(int)
-        coverage = now
-    if coverage is None:
+        coverages.append(seen.coverage())
+    if not coverages:
         raise InputError("there is no batch of text to run the model on; give a text with words in it.")
+    # A module may be there twice: with an attention, and with a softmax that is none.
+    alike = ["module", "layer", "route", "operation", "status"]
+    coverage = pandas.concat(coverages).groupby(alike, sort=False, dropna=False, as_index=False)
+    covered = coverage.agg({"calls": "sum", "reason": "max"})[list(coverages[0])]
     per_head, by_position = [], []
     for (layer, module, call, metric, dtype), entry in sums.items():
         chosen = _chosen_heads(heads, entry.value.shape[0], module)
@@ -128,7 +125,7 @@ def attention_statistics(
     return (
         per_head_table[[*order, *values, "standard_error", "count", "dtype"]],
         position_table[[*order, *places, *values, "count", "dtype"]],
-        coverage,
+        covered,
     )
 
 
@@ -148,8 +145,6 @@ def _mean(total: NDArray[np.float64], count: NDArray[np.float64]) -> NDArray[np.
 def _per_head(
     entry: _Sums, heads: NDArray[np.int64], identity: dict[str, Any], last: dict[str, Any]
 ) -> pandas.DataFrame:
-    import pandas
-
     count = entry.count.sum(1)
     mean = _mean(entry.value.sum(1), count)
     columns = {
@@ -177,8 +172,6 @@ def _standard_error(
 def _by_position(
     entry: _Sums, heads: NDArray[np.int64], identity: dict[str, Any], last: dict[str, Any]
 ) -> pandas.DataFrame:
-    import pandas
-
     edges = position_bins(entry.value.shape[1])
     totals, errors, counts = (
         np.add.reduceat(array[heads], edges[:-1], axis=1) for array in (entry.value, entry.error, entry.count)
