@@ -251,3 +251,49 @@ def test_a_gguf_part_is_missing(tmp_path: Path) -> None:
     (tmp_path / "m-00001-of-00002.gguf").write_bytes(b"GGUF")
     with pytest.raises(InputError, match=r"m-00002-of-00002.gguf is missing of 2 parts"):
         open_checkpoint(tmp_path)
+
+
+def test_files_are_chosen_as_from_pretrained_chooses_them(tmp_path: Path) -> None:
+    save_file({"w": torch.eye(4)}, tmp_path / "model.safetensors")
+    save_file({"w": torch.ones(4, 4)}, tmp_path / "model-00001-of-00001.safetensors")
+    index = {"metadata": {}, "weight_map": {"w": "model-00001-of-00001.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    torch.save({"w": torch.zeros(4, 4)}, tmp_path / "pytorch_model.bin")
+    assert torch.equal(open_checkpoint(tmp_path).read("w"), torch.eye(4))
+    (tmp_path / "model.safetensors").unlink()
+    assert torch.equal(open_checkpoint(tmp_path).read("w"), torch.ones(4, 4))
+    (tmp_path / "model-00001-of-00001.safetensors").unlink()
+    with pytest.raises(InputError, match="is missing"):
+        open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(("dtype", "shape", "size"), [("F4", [2, 4], 4), ("", [], 0), ("X17", [2, 2], 4)])
+def test_one_tensor_of_an_unknown_type(tmp_path: Path, dtype: str, shape: list[int], size: int) -> None:
+    header = {
+        "layers.0.fc1.weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
+        "odd": {"dtype": dtype, "shape": shape, "data_offsets": [16, 16 + size]},
+    }
+    text = json.dumps(header).encode()
+    content = struct.pack("<Q", len(text)) + text + torch.eye(2).numpy().tobytes() + bytes(size)
+    (tmp_path / "m.safetensors").write_bytes(content)
+    checkpoint = open_checkpoint(tmp_path)
+    assert torch.equal(checkpoint.read("layers.0.fc1.weight"), torch.eye(2))
+    with pytest.raises(InputError, match=f"'odd' cannot be read: its type '{dtype}' is not known"):
+        checkpoint.read("odd")
+
+
+@pytest.mark.parametrize(
+    ("file", "tool"),
+    [
+        ("pytorch_model_fsdp_0/__0_0.distcp", "distcp"),
+        ("global_step10/zero_pp_rank_0_mp_rank_00_model_states.pt", "zero_to_fp32.py"),
+        ("iter_0000010/mp_rank_00/model_optim_rng.pt", "Megatron"),
+    ],
+)
+def test_folders_of_sharded_training_name_the_tool(tmp_path: Path, file: str, tool: str) -> None:
+    torch.save({"cpu": torch.get_rng_state()}, tmp_path / "rng_state_0.pth")
+    torch.save({"base_lrs": [1.0]}, tmp_path / "scheduler.pt")
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_bytes(b"x")
+    with pytest.raises(InputError, match=tool):
+        open_checkpoint(tmp_path)

@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from joma.errors import InputError
-from joma.probes.families.matrices import ATTENTION_ROLES, MLP_ROLES, find_matrices
+from joma.probes.families.matrices import find_matrices
+from joma.probes.families.roles import ATTENTION_ROLES, MLP_ROLES
 from joma.probes.probe import probe
 from joma.probes.reading.loading import load_model
 from joma.probes.reading.passes import logits_of, run_batch
@@ -21,6 +22,7 @@ from joma.probes.reading.texts import Windows, windows
 from joma.probes.series.changes import changes
 from joma.probes.series.source import Wanted
 from joma.probes.weights.checkpoints import open_checkpoint
+from joma.probes.weights.omissions import OMITTED
 from joma.probes.weights.ranks import probe_weights
 from joma.progress import Progress
 
@@ -31,22 +33,35 @@ COLUMNS = (
 ROLES = (*MLP_ROLES, *ATTENTION_ROLES)
 
 
+def _stems(name: str) -> set[str]:
+    """Beginnings of a tensor's name that may be a weight's: ``a.b.`` and ``a.b`` of ``a.b_scale``."""
+    parts = name.replace("_scale", ".scale").split(".")
+    heads = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
+    return heads | {f"{head}." for head in heads}
+
+
 def wanted_tensors(layers: Sequence[int] | None) -> Wanted:
     """Which tensors the weights alone need: lower MLP, gate, queries, keys, values, outputs."""
 
     def wanted(shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, object]) -> set[str]:
-        return {
-            matrix.tensor
+        stems = {
+            matrix.tensor.removesuffix("weight")
             for matrix in find_matrices(shapes, config)
             if matrix.role in ROLES and (layers is None or matrix.layer in layers)
         }
+        # With what stands beside them: scales, masks, packed parts.
+        return {name for name in shapes if _stems(name) & stems}
 
     return wanted
 
 
 def weights_table(path: Path, layers: Sequence[int] | None) -> pd.DataFrame:
-    """Stable rank and spectral norm of every matrix, as :func:`joma.probe_weights` finds them."""
-    return _tidy(probe_weights(path, attention=True, layers=layers, progress=Progress(quiet=True)))
+    """Stable rank and spectral norm of every matrix, as :func:`joma.probe_weights` finds them.
+
+    What it leaves out is named by its warning and is no row here.
+    """
+    table = probe_weights(path, attention=True, layers=layers, progress=Progress(quiet=True))
+    return _tidy(table[table["metric"] != OMITTED])
 
 
 def changes_table(
