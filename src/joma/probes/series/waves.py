@@ -100,18 +100,19 @@ def top_above_bottom(rebounds: Array, seed: int = 0) -> tuple[float, float, floa
     """Do the upper half of the layers rebound further than the lower half?
 
     Args:
-        rebounds: (layers,) from the bottom, in units that layers can be compared in.
+        rebounds: (layers,), or (runs, layers), from the bottom, in units that layers can be compared in.
 
     Returns:
         Difference of the halves' means, the 95 % point of the same with layers shuffled, and the share of
         shuffles that differ at least as much.
     """
-    half = len(rebounds) // 2
+    half = rebounds.shape[-1] // 2
     random = np.random.default_rng(seed)
-    shuffled = random.permuted(np.tile(rebounds, (_SHUFFLES, 1)), axis=1)
+    rebounds = np.atleast_2d(rebounds)
+    shuffled = random.permuted(np.tile(rebounds, (_SHUFFLES, 1, 1)), axis=-1)
 
     def difference(rows: Array) -> Array:
-        return np.asarray(rows[..., -half:].mean(axis=-1) - rows[..., :half].mean(axis=-1))
+        return np.asarray((rows[..., -half:] - rows[..., :half]).mean(axis=(-1, -2)))
 
     measured, drawn = float(difference(rebounds)), difference(shuffled)
     hits = int(np.sum(drawn >= measured - 1e-12))

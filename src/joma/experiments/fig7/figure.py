@@ -1,0 +1,50 @@
+"""Stable rank and attention entropy of each layer over the steps, and the dates of fall and return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.figure import Figure
+
+from joma.experiments.fig7 import Fig7
+from joma.reporting.figures import PALETTE, panels
+
+_PANELS = {
+    ("stable_rank", "lower"): "stable rank, lower MLP",
+    ("entropy", "attention"): "attention entropy (nats)",
+}
+
+
+def draw(settings: Fig7, tables: Mapping[str, pd.DataFrame]) -> Figure:
+    """Each layer's curve, mean over the runs with each run behind it; right: when layers fall and return."""
+    curves, dates = tables["curves"], tables["dates"]
+    figure: Figure
+    figure, axes = panels(1, 3, width=4.4, height=3.4)
+    layers = sorted(curves["layer"].unique())
+    colours = {
+        layer: mpl.colormaps["viridis"](0.05 + 0.85 * number / max(1, len(layers) - 1))
+        for number, layer in enumerate(layers)
+    }
+    for place, ((metric, matrix), title) in zip(axes[0], _PANELS.items(), strict=False):
+        rows = curves[(curves["metric"] == metric) & (curves["matrix"] == matrix)]
+        for layer, one in rows.groupby("layer"):
+            for _, own in one.groupby("run"):
+                place.plot(own["step"], own["value"], color=colours[layer], lw=0.6, alpha=0.35)
+            mean = one.groupby("step")["value"].mean()
+            place.plot(mean.index, mean, color=colours[layer], label=f"layer {layer}")
+        if rows.empty:
+            place.set_axis_off()
+            continue
+        place.set(title=title, xlabel="step")
+        place.legend(fontsize=7, ncols=2)
+    last = axes[0][2]
+    own = dates[(dates["metric"] == "stable_rank") & (dates["matrix"] == "lower")]
+    for number, (move, rows) in enumerate(own.groupby("move")):
+        last.plot(
+            rows["step"], rows["layer"], "o", ms=4, alpha=0.6, color=PALETTE[number], label=f"half the {move}"
+        )
+    last.set(title="lower MLP: dates of each layer", xlabel="step", ylabel="layer")
+    last.legend(fontsize=7)
+    return figure

@@ -1,0 +1,78 @@
+"""A small GPT-NeoX, trained by the Hugging Face Trainer into real ``checkpoint-*`` folders."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from joma.errors import InputError
+from joma.experiments.fig7 import Fig7
+
+
+class _Windows(Dataset[dict[str, Tensor]]):
+    """Non-overlapping windows of a text, each its own target."""
+
+    def __init__(self, tokens: NDArray[np.int64], length: int) -> None:
+        count = len(tokens) // length
+        self._rows = torch.from_numpy(tokens[: count * length].reshape(count, length).copy())
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"input_ids": self._rows[index], "labels": self._rows[index]}
+
+
+def train(settings: Fig7, seed: int, tokens: NDArray[np.int64], vocabulary: int, folder: Path) -> None:
+    """Train one model; its checkpoints lie in the folder afterwards.
+
+    Raises:
+        InputError: the package transformers, or accelerate, is not installed.
+    """
+    if any(importlib.util.find_spec(name) is None for name in ("accelerate", "transformers")):
+        raise InputError("training with the Hugging Face Trainer needs: pip install 'joma[hf]'.")
+    import transformers
+
+    transformers.set_seed(seed)
+    config = transformers.GPTNeoXConfig(
+        vocab_size=vocabulary,
+        hidden_size=settings.width,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        intermediate_size=4 * settings.width,
+        max_position_embeddings=settings.length,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
+        max_steps=settings.steps,
+        save_steps=settings.steps // settings.checkpoints,
+        save_only_model=True,
+        per_device_train_batch_size=settings.batch,
+        learning_rate=settings.learning_rate,
+        warmup_steps=max(1, settings.steps // 20),
+        weight_decay=0.1,
+        seed=seed,
+        data_seed=seed,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        logging_strategy="no",
+    )
+    trainer = transformers.Trainer(
+        model=transformers.GPTNeoXForCausalLM(config),
+        args=arguments,
+        train_dataset=_Windows(tokens, settings.length),
+    )
+    # The Trainer prints its summary, and a bar for each checkpoint.
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        trainer.train()

@@ -1,0 +1,79 @@
+"""Fig. 7: its claims on made-up curves, the hub's listing, and one real training tracked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from joma.errors import InputError, UnfinishedError
+from joma.experiments.fig7 import Fig7
+from joma.experiments.fig7.claims import claims
+from joma.experiments.fig7.figure import draw
+from joma.experiments.fig7.run import _dates, _layers
+from joma.progress import Progress
+
+
+def tables(top_bounces: bool, wave: bool, runs: int = 5) -> dict[str, pd.DataFrame]:
+    """Six layers, 40 checkpoints: a fall, later in upper layers for a wave; a return in the upper half."""
+    random = np.random.default_rng(0)
+    steps = np.arange(40.0)
+    rows = []
+    for run in range(runs):
+        order = range(6) if wave else random.permutation(6)
+        for layer, late in enumerate(order):
+            curve = 10 - 5 / (1 + np.exp(-(steps - 8 - 2 * late)))
+            if top_bounces and layer >= 3:
+                curve += 0.25 * np.clip(steps - 28, 0, None)
+            curve += 0.02 * random.standard_normal(40)
+            for step, value in zip(steps, curve, strict=True):
+                rows.append((f"seed-{run}", int(step), layer, "stable_rank", "lower", value))
+    curves = pd.DataFrame(rows, columns=["run", "step", "layer", "metric", "matrix", "value"])
+    downloads = pd.DataFrame(columns=["model", "members", "bytes", "note"])
+    return {
+        "curves": curves,
+        "layers": _layers(curves),
+        "dates": _dates(curves),
+        "downloads": downloads,
+    }
+
+
+def verdicts(found: dict[str, pd.DataFrame]) -> dict[str, str]:
+    return {claim.id: claim.verdict for claim in claims(Fig7(), found)}
+
+
+def test_claims_hold_where_they_should_and_fail_where_they_should_not() -> None:
+    as_stated = verdicts(tables(top_bounces=True, wave=True))
+    assert as_stated["fig7.top_layers"] == "holds"
+    assert as_stated["fig7.wave"] == "holds"
+    otherwise = verdicts(tables(top_bounces=False, wave=False))
+    assert otherwise["fig7.top_layers"] == "fails"
+    assert otherwise["fig7.wave"] == "fails"
+
+
+def test_a_wave_counts_in_five_seeds_only() -> None:
+    assert verdicts(tables(top_bounces=True, wave=True, runs=4))["fig7.wave"] == "not tested"
+
+
+def test_the_figure_is_drawn_of_the_tables() -> None:
+    assert len(draw(Fig7(), tables(top_bounces=True, wave=True)).axes) == 3
+
+
+def test_bad_settings_and_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="multiple of heads"):
+        Fig7(width=10, heads=4)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(UnfinishedError, match="none of the models can be had"):
+        Fig7(models=("lab/tiny",)).run(Progress(quiet=True))
+
+
+@pytest.mark.slow
+def test_a_real_training_is_tracked(tmp_path: Path) -> None:
+    settings = Fig7(seeds=1, layers=4, width=16, heads=2, length=16, batch=4, steps=8, vocabulary_size=50)
+    found = settings.run(Progress(quiet=True))
+    curves = found["curves"]
+    assert sorted(curves["step"].unique()) == list(range(1, 9))
+    assert set(curves["metric"]) == {"stable_rank", "entropy"}
+    assert curves[curves["metric"] == "entropy"]["value"].between(0, np.log(16)).all()
