@@ -170,6 +170,8 @@ RESULTS = (
         "JoMA Fig. 7",
         "entropy and stable rank of published models",
         ("measures.ranks.stable_rank.stable_rank",),
+        (),
+        ("fig7",),
     ),
     Result("JoMA Fig. 8", "learning rates and sparsity", (), (), ("fig6",)),
     Result(
