@@ -17,7 +17,7 @@ def draw(settings: BlockFlow, tables: Mapping[str, pd.DataFrame]) -> Figure:
     figure: Figure
     figure, axes = panels(1, 3, width=4.6, height=3.9)
     phase, law, courses = axes[0]
-    phases = tables["phases"]
+    phases = tables["phases"][tables["phases"]["spread"] < 1]
     grid = phases[phases["metric"] == "rebound"].pivot_table(
         index="spread", columns="saliency", values="value"
     )

@@ -253,7 +253,8 @@ def phases(progress: Progress, settings: BlockFlow) -> pd.DataFrame:
     """Dip and rebound of the flow over saliency max mu sqrt(kappa) and spread min mu/max mu."""
     rows = []
     for largest in progress.track(np.logspace(0.0, 3.0, settings.phase_points), "phases"):
-        for spread in np.linspace(0.05, 0.95, settings.phase_points):
+        # The last one, all components alike, is the null.
+        for spread in [*np.linspace(0.05, 0.95, settings.phase_points), 1.0]:
             found = bounce_of_flow(largest * np.linspace(spread, 1.0, settings.components))
             for metric, value in (("dip", found.dip), ("rebound", found.rebound)):
                 rows.append({"saliency": largest, "spread": spread, "metric": metric, "value": value})
