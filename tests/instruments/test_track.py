@@ -249,23 +249,23 @@ def test_killed_at_ten_moments_and_continued(tmp_path: Path) -> None:
     parts = tmp_path / "broken" / "parts"
     for _ in range(10):
         with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
-            had = len(list(parts.glob("*.parquet")))
+            had = len(list(parts.glob("[!.]*.parquet")))
             limit = time.monotonic() + 120
             # A moment after something new was finished, so that every try gets on.
             while process.poll() is None and time.monotonic() < limit:
-                if len(list(parts.glob("*.parquet"))) > had:
+                if len(list(parts.glob("[!.]*.parquet"))) > had:
                     break
                 time.sleep(0.005)
             time.sleep(float(random.uniform(0.0, 0.2)))
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
                 killed += 1
-        now = {path.name: path.stat().st_mtime_ns for path in parts.glob("*.parquet")}
+        now = {path.name: path.stat().st_mtime_ns for path in parts.glob("[!.]*.parquet")}
         assert kept.items() <= now.items(), "a finished part was measured again"
         kept = now
     assert killed >= 5
     assert subprocess.run(words, stdout=subprocess.DEVNULL, check=False).returncode == 0
-    now = {path.name: path.stat().st_mtime_ns for path in parts.glob("*.parquet")}
+    now = {path.name: path.stat().st_mtime_ns for path in parts.glob("[!.]*.parquet")}
     assert kept.items() <= now.items()
     for name, table in undisturbed.items():
         again = pd.read_parquet(tmp_path / "broken" / f"{name}.parquet")

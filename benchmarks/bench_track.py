@@ -1,0 +1,135 @@
+"""``joma track`` on weights against the same measurements without a series, plus one reading of the bytes.
+
+Processor time of 50 checkpoints (made here) in one process, one thread; and how many bytes travel from a hub
+on 127.0.0.1 for a sharded checkpoint, over the bytes of the wanted tensors.
+
+    python benchmarks/bench_track.py [CHECKPOINTS]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from hub_server import serve
+from joma.instruments.track import TrackRun
+from joma.probes.series.changes import changes
+from joma.probes.series.find import find_series
+from joma.probes.series.measuring import ROLES, wanted_tensors
+from joma.probes.weights.checkpoints import open_checkpoint
+from joma.probes.weights.ranks import weight_ranks
+from joma.progress import Progress
+from joma.threads import limited
+
+TARGET_TIME, TARGET_BYTES = 1.1, 1.05
+LAYERS, WIDTH, VOCABULARY = 2, 192, 2_000
+MANY_LAYERS, MANY_WIDTH, MANY_WORDS = 12, 512, 32_000
+
+
+def write(folder: Path, step: int, layers: int, width: int, words: int, shards: int = 1) -> None:
+    folder.mkdir(parents=True)
+    random = torch.Generator().manual_seed(step)
+    shapes = {f"self_attn.{name}_proj": (width, width) for name in "qkvo"}
+    shapes |= {"mlp.up_proj": (4 * width, width), "mlp.down_proj": (width, 4 * width)}
+    tensors = {
+        f"model.layers.{layer}.{name}.weight": torch.randn(shape, generator=random)
+        for layer in range(layers)
+        for name, shape in shapes.items()
+    }
+    tensors["model.embed_tokens.weight"] = torch.randn(words, width, generator=random)
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "num_attention_heads": 4}))
+    if shards == 1:
+        save_file(tensors, folder / "model.safetensors")
+        return
+    files = [f"model-{number + 1:05d}-of-{shards:05d}.safetensors" for number in range(shards)]
+    where = {name: files[number * shards // len(tensors)] for number, name in enumerate(tensors)}
+    for file in files:
+        save_file({name: tensors[name] for name in tensors if where[name] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+
+
+def processor(work: Callable[[], object]) -> float:
+    begin = time.process_time()
+    work()
+    return time.process_time() - begin
+
+
+def in_memory(folder: Path, count: int) -> float:
+    """The same measurements of the same files, whose pages are in memory: no series to find, no parts."""
+    paths = [folder / f"step{step}" for step in range(count)]
+
+    def measure() -> None:
+        for number, path in enumerate(paths):
+            earlier = [("previous", paths[number - 1]), ("first", paths[0])] if number else []
+            weight_ranks(path, attention=True, progress=Progress(quiet=True))
+            changes(open_checkpoint(path), [(name, open_checkpoint(one)) for name, one in earlier], ROLES)
+
+    return processor(measure)
+
+
+def reading(folder: Path, count: int) -> float:
+    def read() -> None:
+        for step in range(count):
+            checkpoint = open_checkpoint(folder / f"step{step}")
+            for name in checkpoint.entries:
+                checkpoint.read(name)
+
+    return processor(read)
+
+
+def along(folder: Path) -> float:
+    """Measuring the members and nothing after it: bounces are judged on curves, not on checkpoints."""
+    from joma.instruments.track import run
+
+    job = TrackRun.of(model=str(folder))
+    parts = run._Parts(Progress(quiet=True))
+    return processor(lambda: run._Measured(job, "A", job.series, parts).tables())
+
+
+def transferred(folder: Path) -> float:
+    write(folder / "lab" / "large" / "step1", 1, MANY_LAYERS, MANY_WIDTH, MANY_WORDS, shards=4)
+    with serve(folder) as hub, tempfile.TemporaryDirectory() as here:
+        os.environ["HF_ENDPOINT"] = hub.endpoint
+        series = find_series(["lab/large"])
+        (member,) = series.members
+        wanted = wanted_tensors(None)
+        series.bring(member, wanted, Path(here))
+        sent = sum(size for (_, file), size in hub.sent.items() if file.endswith(".safetensors"))
+        return sent / series.to_fetch(member, wanted)
+
+
+def main() -> int:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 50
+    with tempfile.TemporaryDirectory() as name, limited(1):
+        folder = Path(name)
+        for step in range(count):
+            write(folder / "series" / f"step{step}", step, LAYERS, WIDTH, VOCABULARY)
+        reading(folder / "series", 2)
+        once, ours, memory = (
+            reading(folder / "series", count),
+            along(folder / "series"),
+            in_memory(folder / "series", count),
+        )
+        ratio = ours / (memory + once)
+        print(
+            f"{count} checkpoints: joma track {ours:.2f} s of processor time, without it {memory:.2f} s, "
+            f"one reading {once:.2f} s: ratio {ratio:.3f} (at most {TARGET_TIME})"
+        )
+        share = transferred(folder / "hub")
+        print(
+            f"sharded checkpoint on the hub: {share:.4f} of the wanted bytes travel (at most {TARGET_BYTES})"
+        )
+    return int(ratio > TARGET_TIME or share > TARGET_BYTES)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
