@@ -16,12 +16,24 @@ RATES = {"weight_rate": 1.0, "attention_rate": 0.7}
 TIMES = np.linspace(0.0, 10.0, 6)
 
 
-def course(depth: int, seed: int, **options: bool) -> stack_flow.StackTrajectory:
+def course(
+    depth: int, seed: int, *, reduced: bool = False, through: bool = False
+) -> stack_flow.StackTrajectory:
     """A stack of so many layers on 12 random samples of three classes."""
     rng = np.random.default_rng(100 + seed)
     x, labels = rng.dirichlet(np.ones(6), 12) * 3, rng.integers(0, 3, 12)
     layers = random_stack((*WIDTHS[:depth], 3), (*GROUPS[: depth - 1], 1), seed)
-    return stack_flow.solve(layers, x, labels, activation("softplus"), TIMES, **RATES, **options)
+    return stack_flow.solve(
+        layers,
+        x,
+        labels,
+        activation("softplus"),
+        TIMES,
+        reduced=reduced,
+        through=through,
+        weight_rate=RATES["weight_rate"],
+        attention_rate=RATES["attention_rate"],
+    )
 
 
 def drift(flow: stack_flow.StackTrajectory, **rates: float) -> float:

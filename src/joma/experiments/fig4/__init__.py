@@ -30,7 +30,7 @@ class Fig4(Experiment):
     tells, for the paper's exponent and for the script's).
     """
 
-    title = "Salient components first; entropy dips and rebounds (two dynamics)"
+    title = "Eq. 6 (not the block): salient first; entropy dips and rebounds (two dynamics)"
     reproduces = "JoMA Fig. 4"
     cost = {"quick": "3 s", "paper": "3 s"}
     presets = {"quick": {}, "paper": {}}
