@@ -48,7 +48,6 @@ def test_claims(tables):
     claims = {claim.id: claim for claim in Fig4().claims(tables)}
     assert {claim.verdict for claim in claims.values()} == {"holds", "corrected"}
     assert claims["fig4.script_is_eq6"].verdict == "corrected"
-    assert claims["fig4.caption_entropy"].verdict == "corrected"
     for run in ("script", "eq6"):
         assert claims[f"fig4.{run}_rebound"].null == pytest.approx(0, abs=1e-9)
         assert claims[f"fig4.{run}_dip"].null == pytest.approx(0, abs=1e-9)
@@ -122,7 +121,6 @@ def test_two_components_and_other_draws():
         claims = {claim.id: claim for claim in experiment.claims(experiment.run(Progress(quiet=True)))}
         assert claims["fig4.eq6_rebound"].verdict == "holds"
         assert claims["fig4.script_is_eq6"].verdict == "corrected"
-        assert claims["fig4.caption_entropy"].verdict == "corrected"
 
 
 @pytest.mark.parametrize(

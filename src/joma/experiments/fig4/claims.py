@@ -77,19 +77,6 @@ def claims(settings: Fig4, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
             f"end {caption['end']:.6f} (with v^2/2: {acting['minimum']:.6f}, {acting['end']:.6f})",
         )
     )
-    found.append(
-        correct(
-            id="fig4.caption_entropy",
-            source="JoMA Fig. 4, caption",
-            printed="The entropy of the attention of Eq. 6 is entropy(softmax(v^2)).",
-            right="Eq. 6 attends with exp(v^2/2): the entropy is that of softmax(v^2/2).",
-            printed_error=_caption_error(tables, CAPTION),
-            error=_caption_error(tables, ACTING),
-            tolerance=1e-4,
-            evidence="largest difference in nats to the entropy of the attention read off the exact "
-            "courses as (dv/dt)/(mu - v)",
-        )
-    )
     claim, source = "fig4.script_is_eq6", "JoMA Fig. 4"
     how = (
         "relative spread over the script's components of the time F(r, mu) of Eq. 6 that each tells, "
@@ -134,14 +121,6 @@ def _clock_spread(tables: Mapping[str, pd.DataFrame], exponent: str) -> float:
     """Largest relative spread, over the iterations, of the time the components tell."""
     told = tables["clocks"].query("exponent == @exponent").groupby("step")["value"]
     return float(((told.max() - told.min()) / told.mean()).max())
-
-
-def _caption_error(tables: Mapping[str, pd.DataFrame], temperature: float) -> float:
-    """How far entropy(softmax(v^2/T)) is from that of the attention that acts in Eq. 6."""
-    curves = tables["entropy"].query("run == 'equation 6' and variant == 'attention'")
-    said = curves[curves["temperature"] == temperature].set_index("step")["value"]
-    acting = tables["acting"].set_index("step")["value"]
-    return float((said.reindex(acting.index) - acting).abs().max())
 
 
 def answer(settings: Fig4, tables: Mapping[str, pd.DataFrame]) -> list[str]:
