@@ -19,6 +19,7 @@ class Instrument(Job, ABC):
     """A job that measures a user's model."""
 
     subject: ClassVar[Literal["papers", "model"]] = "model"
+    threads: ClassVar[int] = 0
     reading: Reading = _READING
 
     def directory(self) -> str:

@@ -18,6 +18,7 @@ from joma.plain_yaml import read_yaml
 from joma.runs.job import Job
 from joma.runs.parts import holds_work, notes_of
 from joma.settings import Value
+from joma.threads import usable_cores
 from joma.version import __version__
 
 SETTINGS = "settings.yaml"
@@ -47,6 +48,7 @@ def describe(job: Job, preset: str, values: Mapping[str, Value]) -> Description:
         "preset": preset,
         "command": job.command(values),
         "settings": settings,
+        "threads": job.threads or usable_cores(),
         **environment(),
     }
 

@@ -54,7 +54,7 @@ class Job(Settings, ABC):
     """Whether running again looks for what has come since (parts stay, and are not computed again)."""
     free: ClassVar[frozenset[str]] = frozenset()
     """Settings that may change from one run in a directory to the next; no part depends on them."""
-    threads: ClassVar[int] = 0
+    threads: ClassVar[int] = 1
     """Threads that a process of the job computes with; 0: as many as there are cores. More than one pays
     for large matrices only, and where parts run in processes of their own, the cores are taken."""
 
