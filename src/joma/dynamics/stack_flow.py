@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from joma.arguments import Array, positive
 from joma.dynamics.integrator import Parts, integrate, moments
@@ -28,7 +28,7 @@ class StackTrajectory:
 def solve(
     layers: Sequence[Layer],
     inputs: Array,
-    labels: Array,
+    labels: NDArray[np.int64],
     activation: Activation,
     times: ArrayLike,
     *,

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joma.arguments import Array, arrays, whole
 from joma.errors import InputError
@@ -62,7 +63,7 @@ def random_stack(
 
 
 def directions(
-    layers: Sequence[Layer], inputs: Array, labels: Array, activation: Activation
+    layers: Sequence[Layer], inputs: Array, labels: NDArray[np.int64], activation: Activation
 ) -> tuple[float, list[Layer]]:
     """The cross-entropy (nats) of the stack and the directions that descend it, layer by layer.
 
