@@ -59,6 +59,18 @@ def test_claims(tables) -> None:
     assert claims["almost_orthogonal.dimension"].verdict == "holds"
 
 
+def test_a_typical_drift_that_is_15_percent_off_is_seen(tables) -> None:
+    drift = tables["drift"].copy()
+    for metric in ("drift", "typical"):
+        drift.loc[drift["metric"] == metric, "value"] = drift["dimension"].clip(lower=1) ** -0.5
+    for factor, verdict in ((1.0, "holds"), (1.15, "fails"), (1 / 1.15, "fails")):
+        changed = drift.assign(
+            value=drift["value"].where(drift["metric"] != "typical", drift["value"] * factor)
+        )
+        claims = {c.id: c for c in AlmostOrthogonal(**TINY).claims({**tables, "drift": changed})}
+        assert claims["almost_orthogonal.typical"].verdict == verdict
+
+
 def test_same_seed_same_tables(tables) -> None:
     again = AlmostOrthogonal(**TINY).run(Progress(quiet=True))
     pd.testing.assert_frame_equal(tables["drift"], again["drift"], check_exact=True)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pandas as pd
 import pytest
 import torch
@@ -13,7 +15,7 @@ from joma.progress import Progress
 from joma.reporting.figures import style
 
 TINY = BounceHelps(
-    vocabulary_size=60, width=8, batch=4, length=12, steps=24, measure_every=2, windows=8, seeds=2
+    vocabulary_size=60, width=8, batch=4, length=12, steps=24, measure_every=2, windows=8, seeds=3
 )
 
 
@@ -91,31 +93,66 @@ def test_pinned_entropy_reaches_its_target():
     assert seen[0].tolist() == pytest.approx([0.9, 1.2], abs=1e-3)
 
 
-def test_claims_follow_the_costs(tables):
-    """Costs put in by hand: dear in two layers, none in one; then none anywhere."""
-    costs = tables["costs"].copy()
-    dear = (costs["depth"] == 2) & (costs["when"] == "dip")
-    costs["cost"] = 1e-4 * (costs["seed"] % 2 - 0.5)
-    costs.loc[dear, "cost"] += 1.0
-    ids = ["one_layer", "several_layers_projections", "several_layers_entropy", "dip_is_special"]
-
-    def verdicts(table):
-        found = {c.id: c.verdict for c in TINY.claims({**tables, "costs": table})}
-        return [found[f"bounce_helps.{name}"] for name in ids]
-
-    assert verdicts(costs) == ["holds"] * 4
-    costs.loc[dear, "cost"] -= 1.0
-    costs.loc[costs["depth"] == 1, "cost"] += 1.0
-    assert verdicts(costs) == ["fails"] * 4
+def _judged(tables, costs, **settings):
+    """Verdicts by the part of the id behind the dot, all untouched runs bouncing."""
+    bouncing = tables["bounces"].assign(rebound_probability=0.001)
+    experiment = BounceHelps(**settings) if settings else TINY
+    return {c.id.split(".")[1]: c for c in experiment.claims({**tables, "costs": costs, "bounces": bouncing})}
 
 
-def test_without_one_of_the_depths_nothing_is_claimed(tables):
-    single = {name: table[table["depth"] == 1] for name, table in tables.items()}
-    found = {c.id: c.verdict for c in BounceHelps(layers=(1,)).claims(single)}
-    assert found["bounce_helps.several_layers_entropy"] == "not tested"
-    double = {name: table[table["depth"] == 2] for name, table in tables.items()}
-    found = {c.id: c.verdict for c in BounceHelps(layers=(2,)).claims(double)}
-    assert found["bounce_helps.one_layer"] == "not tested"
+IDS = ["one_layer", "several_layers_projections", "several_layers_entropy", "dip_is_special"]
+
+
+@pytest.fixture
+def costs():
+    """Costs put in by hand, with a little spread: every depth, seed, way and time, none of them dear."""
+    cells = itertools.product((1, 2), range(3), ("projections", "entropy"), ("dip", "earlier", "later"))
+    table = pd.DataFrame(cells, columns=["depth", "seed", "way", "when"])
+    return table.assign(stop=10, cost=1e-4 * (table["seed"] - 1.0))
+
+
+def test_claims_follow_the_costs(tables, costs):
+    """Dear at the dip in two layers, none in one; then dear in one layer and none in two."""
+    costs.loc[(costs["depth"] == 2) & (costs["when"] == "dip"), "cost"] += 1.0
+    assert [_judged(tables, costs)[name].verdict for name in IDS] == ["holds"] * 4
+    costs["cost"] = 1e-4 * (costs["seed"] - 1.0) + (costs["depth"] == 1)
+    assert [_judged(tables, costs)[name].verdict for name in IDS] == ["fails"] * 4
+
+
+def test_what_an_earlier_stop_costs_more_is_not_counted_for_the_dip(tables, costs):
+    costs["cost"] += costs["when"].map({"earlier": 3.0, "dip": 2.0, "later": 1.0}) * (costs["depth"] == 2)
+    claims = _judged(tables, costs)
+    assert claims["several_layers_projections"].verdict == "holds"
+    assert claims["dip_is_special"].verdict == "fails"
+
+
+def test_a_spread_as_large_as_the_benefit_tells_nothing(tables, costs):
+    costs.loc[costs["depth"] == 1, "cost"] *= 300.0  # -0.03, 0, 0.03 nats
+    claim = _judged(tables, costs)["one_layer"]
+    assert claim.verdict == "not tested"
+    assert "cannot tell" in claim.evidence
+
+
+def test_runs_without_a_bounce_say_nothing_of_it(tables, costs):
+    bounces = tables["bounces"].assign(rebound_probability=0.3)
+    claims = {c.id.split(".")[1]: c for c in TINY.claims({**tables, "costs": costs, "bounces": bounces})}
+    assert [claims[name].verdict for name in IDS] == ["not tested"] * 4
+    assert claims["bounces"].verdict == "fails"
+
+
+def test_other_stops_are_as_far_from_the_dip(tables):
+    bounces = tables["bounces"].dropna()
+    assert (
+        bounces["later_step"] - bounces["dip_step"] == bounces["dip_step"] - bounces["earlier_step"]
+    ).all()
+    assert set(bounces["later_step"]) | set(bounces["earlier_step"]) <= set(TINY.stopping_steps())
+
+
+def test_without_one_of_the_depths_nothing_is_claimed(tables, costs):
+    claims = _judged(tables, costs[costs["depth"] == 1], layers=(1,))
+    assert claims["several_layers_entropy"].verdict == "not tested"
+    claims = _judged(tables, costs[costs["depth"] == 2], layers=(2,))
+    assert claims["one_layer"].verdict == "not tested"
 
 
 def test_repeats_and_draws(tables, tmp_path):

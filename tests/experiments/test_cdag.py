@@ -80,12 +80,18 @@ def test_theorem_is_corrected(tables):
 
 def test_claims_see_the_opposite(tables):
     alignment = tables["alignment"].copy()
-    swap = {"hidden 1": "hidden 2", "hidden 2": "hidden 1"}
-    before = {c.id: c.measured for c in TINY.claims(tables)}
-    alignment["layer"] = alignment["layer"].map(swap)
-    after = {c.id: c.measured for c in TINY.claims({**tables, "alignment": alignment})}
-    for name in ("cdag.near_loss", "cdag.near_input"):
-        assert after[name] == pytest.approx(-before[name], abs=1e-14)
+    ids = ("cdag.near_loss", "cdag.near_input", "cdag.latents_are_learned")
+    learned = (alignment["latents"] == "true") & (alignment["step"] > 0)
+    near = {"activation": "hidden 1", "gradient": "hidden 2"}
+    for sign, verdict in ((1, "holds"), (-1, "fails")):
+        alignment["value"] = 0.0
+        is_near = alignment["layer"] == alignment["metric"].map(near)
+        alignment.loc[learned, "value"] = sign * (0.2 + 0.2 * is_near)
+        found = {c.id: c.verdict for c in TINY.claims({**tables, "alignment": alignment})}
+        assert [found[name] for name in ids] == [verdict] * 3
+    alignment.loc[alignment["seed"] == alignment["seed"].min(), "value"] = 0.0  # one seed is enough to fail
+    found = {c.id: c.verdict for c in TINY.claims({**tables, "alignment": alignment})}
+    assert [found[name] for name in ids] == ["fails"] * 3
     shares = tables["quadruples"].copy()
     shares.loc[shares["metric"] == "condition fails", "value"] = 0.2
     verdicts = {c.id: c.verdict for c in TINY.claims({**tables, "quadruples": shares})}

@@ -5,8 +5,10 @@ import pandas as pd
 import pytest
 import torch
 
+from joma.claim import Claim
 from joma.errors import InputError
 from joma.experiments.embeddings import MODELS, Embeddings
+from joma.experiments.embeddings import claims as embeddings_claims
 from joma.experiments.embeddings.problem import Problem
 from joma.progress import Progress
 from joma.reporting.figures import style
@@ -74,6 +76,22 @@ def test_claims(tables) -> None:
     for name in ("one_matrix_exp", "norm_linear", "balance_softmax", "block_exp"):
         assert claims[f"embeddings.{name}"].verdict == "holds"
     assert claims["embeddings.norm_exp"].null > 1e4 * claims["embeddings.norm_exp"].tolerance
+
+
+def test_one_matrix_moves_as_free_logits_and_a_faster_clock_is_no_acceleration(tables) -> None:
+    course = tables["course"].copy()
+    assert _claim(course).null == pytest.approx(1.0, abs=1e-6)
+    motion = (course["metric"] == "motion") & (course["attention"] == "exp")
+    course.loc[motion, "value"] = course["step"]  # linear in time, at three times the speed
+    course.loc[motion & (course["model"] == "two matrices"), "value"] *= 3.0
+    assert _claim(course).verdict == "fails"
+    assert _claim(course).measured == pytest.approx(1.0)
+    course.loc[motion & (course["model"] == "two matrices"), "value"] *= 1 + course["step"]
+    assert _claim(course).verdict == "holds"
+
+
+def _claim(course: pd.DataFrame) -> Claim:
+    return embeddings_claims._accelerates(Embeddings(**TINY), course)
 
 
 def test_same_seed_same_tables(tables) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -163,3 +165,25 @@ def test_the_figure_is_drawn_in_both_themes(tables, theme, tmp_path):
 def test_settings_out_of_range_are_refused():
     with pytest.raises(InputError, match=r"temperature = 0\.0"):
         Fig2(temperature=0.0)
+
+
+def test_the_prediction_is_equation_18_written_out():
+    """Token by token, with plain loops: correlation and relative error of the logits in every run."""
+    temperature = 0.5
+    course = train_classes("smooth", seeds=(3, 4), steps=25, rate=0.3, nodes=4, distinct=3, common=2)
+    found = _metrics(course, temperature, seed=0)
+    x, z, squares = course.frequencies, course.logits, course.squares
+    classes, tokens = x.shape[1:]
+    for step, run in itertools.product((5, 25), (0, 1)):
+        predicted = []
+        for token in range(tokens):
+            mean = sum(x[run, c, token] for c in range(classes)) / classes
+            now, start = (
+                (squares[s, run, token] - mean * squares[s, run].sum()) / (2 * temperature) for s in (step, 0)
+            )
+            predicted.append(z[0, run, token] + now - start)
+        error = np.linalg.norm(z[step, run] - predicted) / np.linalg.norm(z[step, run])
+        assert found["error"][step, run] == pytest.approx(error, rel=1e-9)
+        assert found["correlation"][step, run] == pytest.approx(
+            np.corrcoef(predicted, z[step, run])[0, 1], rel=1e-9
+        )

@@ -52,6 +52,19 @@ def test_attention_makes_components_saturate_and_nothing_else_does(tables):
     assert claims["fig3.losers_limits"].verdict == "fails"
 
 
+def test_the_winner_must_be_the_token_of_the_largest_drive(tables):
+    """One token grows in every run: the claim holds where it is the driven one, and only there."""
+    for winner, verdict in (("largest", "holds"), ("smallest", "fails")):
+        final = tables["final"].copy()
+        for _, run in final.query("attention == 'trained' and metric == 'drive'").groupby("run"):
+            of_run = final["run"] == run["run"].iloc[0]
+            token = run["token"].loc[run["value"].idxmax() if winner == "largest" else run["value"].idxmin()]
+            growth = of_run & (final["attention"] == "trained") & (final["metric"] == "norm_growth")
+            final.loc[growth, "value"] = np.where(final.loc[growth, "token"] == token, 1.0, 0.0)
+        claims = {claim.id: claim.verdict for claim in Fig3(**SMALL).claims({**tables, "final": final})}
+        assert claims["fig3.one_winner"] == verdict
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_figure_is_drawn_in_both_themes(tables, theme, tmp_path):
     with style(theme):

@@ -9,7 +9,6 @@ import pytest
 
 from joma.errors import InputError
 from joma.experiments.fig6 import Fig6
-from joma.experiments.fig6.claims import falls, rises
 from joma.experiments.fig6.run import _find_bounces
 from joma.progress import Progress
 from joma.reporting.figures import style
@@ -67,33 +66,6 @@ def test_figure_and_claims_come_from_the_tables_alone(tables: dict[str, pd.DataF
     assert all(claim.null is not None for claim in claims.values() if claim.verdict != "not tested")
 
 
-@pytest.mark.parametrize(
-    ("size", "probability", "verdict"),
-    [(0.25, 0.04, "holds"), (0.15, 0.001, "fails"), (0.9, 0.06, "fails"), (0.2, 0.049, "holds")],
-)
-def test_a_rebound_is_large_enough_and_no_noise(size: float, probability: float, verdict: str) -> None:
-    runs = pd.DataFrame(
-        {"rebound": [1.0, size], "rebound_probability": [0.001, probability], "rebound_null": [0.1, 0.1]}
-    )
-    assert rises(runs).verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("size", "probability", "verdict"),
-    [(0.6, 0.04, "holds"), (0.4, 0.001, "fails"), (0.9, 0.06, "fails"), (0.5, 0.049, "holds")],
-)
-def test_a_dip_is_deep_enough_and_no_noise(size: float, probability: float, verdict: str) -> None:
-    runs = pd.DataFrame(
-        {
-            "depth_of_dip": [1.0, size],
-            "dip_probability": [0.001, probability],
-            "dip_null": [0.1, 0.1],
-            "dip_step": [100, 200],
-        }
-    )
-    assert falls(runs).verdict == verdict
-
-
 def made_up(entropy: Any, rank: Any, every: int = 50) -> dict[str, pd.DataFrame]:
     """Tables of two runs whose curves are given functions of the step."""
     random = np.random.default_rng(0)
@@ -149,6 +121,41 @@ def flat(steps: Any) -> Any:
 def test_claims_can_hold_and_fail(entropy: Any, rank: Any, expected: dict[str, str]) -> None:
     claims = {claim.id: claim.verdict for claim in Fig6(seeds=2).claims(made_up(entropy, rank))}
     assert {key: claims[f"fig6.{key}"] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("column", "claim", "value"),
+    [
+        ("depth_of_dip", "falls", 0.45),
+        ("dip_probability", "falls", 0.06),
+        ("rebound", "rebound", 0.19),
+        ("rebound_probability", "rebound", 0.06),
+    ],
+)
+@pytest.mark.parametrize("metric", ["attention_entropy", "stable_rank"])
+def test_one_run_just_short_of_a_threshold_fails(metric: str, column: str, claim: str, value: float) -> None:
+    """Half a nat and a fifth of a nat (of the rank: a tenth, a fiftieth), each at 5 %."""
+    tables = made_up(valley, valley)
+    if metric == "stable_rank":
+        claim = {"falls": "rank_falls", "rebound": "rank_rebounds"}[claim]
+        value *= {"depth_of_dip": 0.099 * 2.6 / 0.45, "rebound": 0.019 * 2.6 / 0.19}.get(column, 1.0)
+    bounces = tables["bounces"]
+    row = bounces.index[(bounces["metric"] == metric) & (bounces["seed"] == 1)]
+    found = {c.id: c.verdict for c in Fig6(seeds=2).claims(tables)}
+    assert found[f"fig6.{claim}"] == "holds"
+    bounces.loc[row, column] = value
+    found = {c.id: c.verdict for c in Fig6(seeds=2).claims(tables)}
+    assert found[f"fig6.{claim}"] == "fails"
+
+
+def test_a_curve_that_cannot_tell_is_no_rebound_and_no_failure() -> None:
+    tables = made_up(valley, valley)
+    bounces = tables["bounces"]
+    bounces["rebound_probability"] = 0.2
+    for cannot, verdict in ((True, "not tested"), (False, "fails")):
+        bounces["cannot_tell"] = cannot
+        found = {c.id: c.verdict for c in Fig6(seeds=2).claims(tables)}
+        assert found["fig6.rebound"] == found["fig6.rank_rebounds"] == verdict
 
 
 def test_the_authors_curves_decide_the_shape(shared: Path) -> None:

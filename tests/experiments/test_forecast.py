@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from joma.errors import InputError
-from joma.experiments.forecast import Forecast
+from joma.experiments.forecast import CLOSURES, OTHER, Forecast
 from joma.progress import Progress
 from joma.reporting.figures import style
 
@@ -19,8 +19,8 @@ def tables():
 def test_tables_hold_every_cell(tables) -> None:
     curves = tables["curves"]
     closures = curves.groupby("attention")["closure"].unique().map(set)
-    assert closures["exp"] == closures["linear"] == {"exact", "another data set"}
-    assert closures["softmax"] == {"signed", "corrected", "moving", "another data set"}
+    assert closures["exp"] == closures["linear"] == {"exact", "exact" + OTHER}
+    assert closures["softmax"] == {closure + of for closure in CLOSURES for of in ("", OTHER)}
     assert set(curves["run"]) == {0, 1}
     assert curves["value"].notna().all()
     assert set(tables["courses"]["metric"]) == {"trained", "forecast"}
@@ -50,6 +50,25 @@ def test_claims_carry_numbers_and_nulls(tables) -> None:
     assert claims["forecast.exp"].null > 1e3 * claims["forecast.exp"].tolerance
     assert len(claims) == 6
     assert all(claim.measured is not None for claim in claims.values())
+
+
+def test_claims_can_fail(tables) -> None:
+    """A closure that is off by a quarter forecasts nothing; what another data set has too says nothing."""
+
+    def verdicts(curves) -> dict[str, str]:
+        return {c.id: c.verdict for c in Forecast(**TINY).claims({**tables, "curves": curves})}
+
+    curves = tables["curves"].copy()
+    error = (curves["metric"] == "logit_error") & (curves["closure"] == "moving")
+    for size, verdict in ((0.05, "corrected"), (0.25, "fails")):
+        curves.loc[error, "value"] = size
+        curves.loc[(curves["metric"] == "logit_error") & (curves["closure"] == "signed"), "value"] = 5.0
+        assert verdicts(curves)["forecast.softmax_smooth"] == verdict
+    correlation = curves["metric"] == "logit_correlation"
+    curves.loc[correlation & (curves["closure"] == "signed"), "value"] = 0.95
+    for null, verdict in ((0.2, "holds"), (0.93, "fails")):
+        curves.loc[correlation & (curves["closure"] == "signed" + OTHER), "value"] = null
+        assert verdicts(curves)["forecast.correlation_random"] == verdict
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

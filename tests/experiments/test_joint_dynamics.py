@@ -87,7 +87,14 @@ def test_claims_can_hold_and_fail(tables: dict[str, pd.DataFrame]) -> None:
         assert claims["joint_dynamics.first"] == verdict
         assert claims["joint_dynamics.positive"] == verdict
         assert claims["joint_dynamics.grows"] == verdict
-        assert claims["joint_dynamics.values"] == "holds"
+        # All signs alike: shuffled over runs and steps they agree as well.
+        assert claims["joint_dynamics.values"] == "fails"
+    mixed = flipped(tables["curves"], 0.9)
+    of_one_run = mixed["run"] == "layers-1-seed-0"
+    mixed.loc[of_one_run & mixed["metric"].isin(["index", "value_norm"]), "value"] *= -1
+    claims = {c.id: c.verdict for c in experiment.claims({**tables, "curves": mixed})}
+    assert claims["joint_dynamics.values"] == "holds"
+    assert claims["joint_dynamics.positive"] == "fails"
     shuffled = tables["block"].copy()
     shuffled.loc[shuffled["metric"] == "index", "value"] *= 0.5
     claims = {c.id: c.verdict for c in experiment.claims({**tables, "block": shuffled})}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import pandas as pd
 
 from joma.data.frequencies import random_classes, smooth_classes
 from joma.dynamics import sgd
@@ -111,16 +110,3 @@ def train_classes(
         final_weights=run.context_weights[-1],
         **run.observed,
     )
-
-
-def by_table(parts: Iterable[pd.DataFrame], *, counted: Sequence[str] = ()) -> dict[str, pd.DataFrame]:
-    """The tables that the parts' rows belong to (column ``table``), each with the columns it fills.
-
-    Columns that are ``counted`` are whole numbers again.
-    """
-    tables = {}
-    for name, rows in pd.concat(parts, ignore_index=True).groupby("table", sort=False):
-        table = rows.drop(columns="table").dropna(axis=1, how="all")
-        whole_numbers = dict.fromkeys(table.columns.intersection(counted), int)
-        tables[str(name)] = table.astype(whole_numbers).reset_index(drop=True)
-    return tables

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
@@ -11,10 +11,13 @@ Row = dict[str, str | float | int | None]
 Rows = list[Row]
 
 
-def by_table(parts: Iterable[pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """The parts' rows, apart by their column ``table``, each with the columns that its rows use."""
-    everything = pd.concat(parts, ignore_index=True)
-    return {
-        str(name): rows.drop(columns="table").dropna(axis="columns", how="all").reset_index(drop=True)
-        for name, rows in everything.groupby("table", sort=False)
-    }
+def by_table(parts: Iterable[pd.DataFrame], *, counted: Sequence[str] = ()) -> dict[str, pd.DataFrame]:
+    """The parts' rows, apart by their column ``table``, each with the columns that its rows use.
+
+    Columns that are ``counted`` are whole numbers again, where another table left them empty.
+    """
+    tables = {}
+    for name, rows in pd.concat(parts, ignore_index=True).groupby("table", sort=False):
+        table = rows.drop(columns="table").dropna(axis="columns", how="all").reset_index(drop=True)
+        tables[str(name)] = table.astype(dict.fromkeys(table.columns.intersection(counted), int))
+    return tables

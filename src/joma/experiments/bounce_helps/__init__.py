@@ -9,6 +9,8 @@ from joma.experiments.decoder_settings import TrainsDecoders, otherwise
 from joma.runs.job import setting
 
 LATEST = 0.75
+LEAST_SEEDS = 3
+TIMES = ("dip", "earlier", "later")
 WAYS = {"projections": "queries and keys frozen", "entropy": "entropy pinned"}
 
 
@@ -20,8 +22,9 @@ class BounceHelps(TrainsDecoders):
     the top layer's smoothed attention entropy within the first three quarters) then differ: in one the
     query and key projections of every layer are frozen; in another they go on learning, but a temperature
     per head holds its entropy where it was. All else goes on. The cost is the held-out loss at the end
-    minus that of the untouched run with the same seed, batches and dropout. The null does the same at a
-    random other step: if stopping costs there as much, nothing is special about the phase after the dip.
+    minus that of the untouched run with the same seed, batches and dropout. The null does the same at an
+    earlier and at a later step, equally far from the dip: a stop costs the more the earlier it is, and the
+    mean of the two has none of that. Only runs whose untouched copy bounces say anything of a bounce.
 
     The preset ``quick`` trains small models on the Python reference at a large learning rate, where the
     dip comes early; ``paper`` uses the model and learning rate of Fig. 6.
@@ -34,7 +37,7 @@ class BounceHelps(TrainsDecoders):
         "Attention stopped at the dip of its entropy: what the bounce is worth, in one layer and in several"
     )
     reproduces = "JoMA Sec. 5 and poster (a claim without a figure)"
-    cost = {"quick": "1 min", "paper": "days"}
+    cost = {"quick": "2 min", "paper": "days"}
     presets = {
         "quick": {},
         "paper": {
@@ -52,7 +55,7 @@ class BounceHelps(TrainsDecoders):
 
     vocabulary_size: int | None = otherwise(400, "vocabulary_size")
     layers: tuple[int, ...] = setting((1, 2), "depths; one of them 1, to compare with", at_least=1)
-    seeds: int = otherwise(3, "seeds", at_least=2)
+    seeds: int = otherwise(5, "seeds", at_least=LEAST_SEEDS)
     steps: int = setting(240, "minibatches", at_least=1)
     learning_rate: float = otherwise(5e-3, "learning_rate")
     width: int = setting(48, "embedding size d, and width of the MLP's hidden layer", at_least=2)

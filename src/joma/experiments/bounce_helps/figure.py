@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 from matplotlib.figure import Figure
 
-from joma.experiments.bounce_helps import WAYS, BounceHelps
+from joma.experiments.bounce_helps import TIMES, WAYS, BounceHelps
 from joma.reporting.figures import PALETTE, ink, panels
 
 SHORT = {"projections": "frozen", "entropy": "pinned"}
@@ -24,7 +24,7 @@ def draw(settings: BounceHelps, tables: Mapping[str, pd.DataFrame]) -> Figure:
         of_depth = curves[curves["depth"] == depth]
         entropy = of_depth[
             (of_depth["metric"] == "attention_entropy") & (of_depth["layer"] == depth - 1)
-        ].query("when != 'random'")
+        ].query("when in ('', 'dip')")
         for way, part in entropy.groupby("way", sort=True):
             mean = part.groupby("step")["value"].mean()
             label = WAYS.get(str(way), "untouched")
@@ -33,17 +33,19 @@ def draw(settings: BounceHelps, tables: Mapping[str, pd.DataFrame]) -> Figure:
         plain = loss[loss["way"] == ""].set_index(["seed", "step"])["value"]
         for (way, when), part in loss[loss["way"] != ""].groupby(["way", "when"]):
             gap = (part.set_index(["seed", "step"])["value"] - plain).groupby("step").mean()
-            dashes = "-" if when == "dip" else ":"
+            dashes = dict(zip(TIMES, ("-", "--", ":"), strict=True))[str(when)]
             axes[row, 1].plot(gap, dashes, color=colours[str(way)], label=f"{SHORT[str(way)]}, {when}")
         axes[row, 1].axhline(0, color=ink(), lw=0.8)
-        cells = [(way, when) for way in WAYS for when in ("dip", "random")]
+        cells = [(way, when) for way in WAYS for when in TIMES]
         for place, (way, when) in enumerate(cells):
             cost = costs[(costs["depth"] == depth) & (costs["way"] == way) & (costs["when"] == when)]
             filled = {"color": colours[way]} if when == "dip" else {"mfc": "none", "color": colours[way]}
             axes[row, 2].plot([place] * len(cost), cost["cost"], "o", ls="none", ms=6, alpha=0.8, **filled)
             axes[row, 2].hlines(cost["cost"].mean(), place - 0.25, place + 0.25, color=colours[way])
         axes[row, 2].axhline(0, color=ink(), lw=0.8)
-        axes[row, 2].set_xticks(range(len(cells)), [f"{SHORT[way]}\n{when}" for way, when in cells])
+        axes[row, 2].set_xticks(
+            range(len(cells)), [f"{SHORT[way]}\n{when}" for way, when in cells], fontsize=7.5
+        )
         axes[row, 2].set_xlim(-0.5, len(cells) - 0.5)
         name = f"{depth} layer{'s' if depth > 1 else ''}"
         axes[row, 0].set(ylabel="entropy of the top layer (nats)", title=f"{name}: attention entropy")

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from joma.experiments.bounce_helps import WAYS, BounceHelps
+from joma.experiments.bounce_helps import TIMES, WAYS, BounceHelps
 from joma.experiments.bounce_helps.freezing import stop_attention
 from joma.experiments.decoder_settings import run_name
 from joma.experiments.decoders import gathered, held_out_text, read_text, train_decoder
@@ -24,14 +24,15 @@ def run(settings: BounceHelps, progress: Progress) -> dict[str, pd.DataFrame]:
     untouched = progress.parts(
         {run_name(*cell): partial(_train_one, settings, *cell, "", "", 0) for cell in cells}
     )
-    bounces = pd.DataFrame([_bounce(settings, *cell, untouched[run_name(*cell)]) for cell in cells])
+    bounces = _bounces(settings, gathered(untouched))
     stopped = {
         run_name(row.depth, row.seed, f"{way}-{when}"): partial(
             _train_one, settings, row.depth, row.seed, way, when, int(step)
         )
         for row in bounces.itertuples()
         for way in WAYS
-        for when, step in (("dip", row.dip_step), ("random", row.random_step))
+        for when, step in zip(TIMES, (row.dip_step, row.earlier_step, row.later_step), strict=True)
+        if step == step  # none where the dip is too near an end
     }
     curves = gathered(untouched | progress.parts(stopped))
     return {"curves": curves, "costs": _costs(curves), "bounces": bounces}
@@ -70,29 +71,38 @@ def _train_one(
     return rows.assign(way=way, when=when, stop=stop)[[*columns, "unit"]]
 
 
-def _bounce(
-    settings: BounceHelps, depth: int, seed: int, curves: pd.DataFrame
-) -> dict[str, int | float | str]:
-    """The dip of the top layer's entropy, its rebound, and a random other step."""
-    top = curves[(curves["metric"] == "attention_entropy") & (curves["layer"] == depth - 1)]
-    curve = top.groupby("step")["value"].mean()
-    found = bounce(curve.index.to_numpy(), curve.to_numpy())
-    level = dict(zip(curve.index, smooth(curve.to_numpy(), 3), strict=True))
-    allowed = settings.stopping_steps()
-    dip = min(allowed, key=lambda step: level[step])
+def _bounces(settings: BounceHelps, curves: pd.DataFrame) -> pd.DataFrame:
+    """Each run's dip of the top layer's entropy, and two other steps as far from it on either side.
+
+    Whether the rebound is more than noise is judged of all seeds of a depth together.
+    """
+    top = curves[(curves["metric"] == "attention_entropy") & (curves["layer"] == curves["depth"] - 1)]
+    allowed = np.array(settings.stopping_steps())
     apart = max(2 * settings.measure_every, 0.1 * settings.steps)
-    others = [step for step in allowed if abs(step - dip) >= apart]
-    return {
-        "run": run_name(depth, seed),
-        "depth": depth,
-        "seed": seed,
-        "dip_step": dip,
-        "dip_value": level[dip],
-        "rebound": max(level[step] for step in curve.index if step >= dip) - level[dip],
-        "rebound_null": found.rebound_null,
-        "rebound_probability": found.rebound_probability,
-        "random_step": int(np.random.default_rng([seed, depth]).choice(others)),
-    }
+    rows = []
+    for depth, of_depth in top.groupby("depth", sort=False):
+        by_seed = of_depth.groupby(["seed", "step"])["value"].mean().unstack("step")
+        found = bounce(by_seed.columns.to_numpy(), by_seed.to_numpy())
+        for seed, curve in by_seed.iterrows():
+            level = pd.Series(smooth(curve.to_numpy(), 3), index=curve.index)
+            dip = int(level[allowed].idxmin())
+            away = [s - dip for s in allowed if s - dip >= apart and 2 * dip - s in allowed]
+            chosen = np.random.default_rng([seed, depth]).choice(away) if away else np.nan
+            rows.append(
+                {
+                    "run": run_name(depth, seed),
+                    "depth": depth,
+                    "seed": seed,
+                    "dip_step": dip,
+                    "dip_value": level[dip],
+                    "rebound": level[dip:].max() - level[dip],
+                    "rebound_null": found.rebound_null,
+                    "rebound_probability": found.rebound_probability,
+                    "earlier_step": dip - chosen,
+                    "later_step": dip + chosen,
+                }
+            )
+    return pd.DataFrame(rows)
 
 
 def _costs(curves: pd.DataFrame) -> pd.DataFrame:

@@ -57,7 +57,7 @@ class Embeddings(Experiment):
         "paper": {"tokens": 20, "dimension": 32, "classes": 10, "seeds": 5},
     }
 
-    seeds: int = setting(2, "data sets and initial states", at_least=1, at_most=100)
+    seeds: int = setting(3, "data sets and initial states", at_least=1, at_most=100)
     tokens: int = setting(8, "contextual tokens, in pairs of synonyms", at_least=4, at_most=200)
     classes: int = setting(4, "classes, and MLP nodes", at_least=2, at_most=100)
     dimension: int = setting(12, "embedding and key dimension, above tokens", at_least=5, at_most=1000)

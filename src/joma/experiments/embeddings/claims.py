@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from joma.claim import Claim, judge, within
@@ -53,28 +54,13 @@ def claims(settings: Embeddings, tables: Mapping[str, pd.DataFrame]) -> list[Cla
                     statement=statement,
                     null=worst(own, "theorem 1", attention) if has_null else None,
                     null_description=f"Theorem 1's constant in the model '{own}'" if has_null else "",
-                    evidence=f"{attention} attention: drift over how far the terms moved, at the "
-                    f"end, largest of {settings.seeds} seeds.",
+                    evidence=f"{attention} attention: drift over how far the terms moved, at the end, "
+                    f"largest of {settings.seeds} seeds."
+                    + ("" if has_null else " No null: under softmax Theorem 1 has no constant to break."),
                 )
             )
     found.append(_synonyms(settings, tables["course"]))
-    reached = {
-        scale: _speed(settings, tables["course"], scale) for scale in (settings.scale, settings.scale / 2)
-    }
-    found.append(
-        judge(
-            reached[settings.scale] > 1,
-            id="embeddings.accelerates",
-            source="JoMA Sec. 7",
-            statement="Z = U W_Q W_K' U' may accelerate the training dynamics of Z.",
-            expected="above 1: farther than free logits when those have moved half their way",
-            measured=reached[settings.scale],
-            tolerance=1.0,
-            null=reached[settings.scale / 2],
-            null_description="W_Q and W_K from half the scale: the initial scale alone decides",
-            evidence="Exp attention, median of the seeds. dz/dt = (|W_Q u_q|^2 + U'W_K'W_K U) s, not s.",
-        )
-    )
+    found.append(_accelerates(settings, tables["course"]))
     return found
 
 
@@ -97,9 +83,41 @@ def _synonyms(settings: Embeddings, course: pd.DataFrame) -> Claim:
     )
 
 
-def _speed(settings: Embeddings, course: pd.DataFrame, scale: float) -> float:
+def _accelerates(settings: Embeddings, course: pd.DataFrame) -> Claim:
+    """The scale of W_Q, W_K sets how fast the logits start; what the claim is about is what comes then."""
+    scales = (settings.scale, settings.scale / 2)
+    reached = {scale: _reached(course, "two matrices", scale) for scale in scales}
+    listed = ", ".join(f"scale {scale:g}: {r.min():.2f} to {r.max():.2f}" for scale, r in reached.items())
+    least = min(float(r.min()) for r in reached.values())
+    return judge(
+        least > 1.01,
+        id="embeddings.accelerates",
+        source="JoMA Sec. 7",
+        statement="Z = U W_Q W_K' U' may accelerate the training dynamics of Z, beyond a faster start.",
+        expected="above 1.01 from either scale, in every seed: at equal initial speed, farther than free "
+        "logits "
+        "when those have moved half their way",
+        measured=least,
+        tolerance=1.01,
+        null=float(_reached(course, "one matrix", settings.scale).max()),
+        null_description="one matrix, under which the logits move as free ones",
+        evidence=f"Exp attention, least of {settings.seeds} seeds and two scales ({listed}). dz/dt = "
+        "(|W_Q u_q|^2 + U'W_K'W_K U) s, not s: at equal learning rates the scale alone decides.",
+    )
+
+
+def _reached(course: pd.DataFrame, model: str, scale: float) -> pd.Series[float]:
+    """Motion of the logits over that of free ones, seed by seed, each on a clock of equal initial speed."""
     motion = course[(course["metric"] == "motion") & (course["attention"] == "exp")]
-    free = motion[motion["model"] == "free"].groupby("step")["value"].median()
-    other = motion[(motion["model"] == "two matrices") & (motion["scale"] == scale)]
-    half = free.index[int((free >= free.iloc[-1] / 2).argmax())]
-    return float(other.groupby("step")["value"].median()[half] / free[half])
+
+    def of(model: str, scale: float, run: int) -> pd.Series[float]:
+        chosen = motion[(motion["model"] == model) & (motion["scale"] == scale) & (motion["run"] == run)]
+        return chosen.set_index("step")["value"]
+
+    found = {}
+    for run in motion["run"].unique():
+        free, other = of("free", motion["scale"].max(), run), of(model, scale, run)
+        half = free.index[int((free >= free.iloc[-1] / 2).argmax())]
+        faster = other.iloc[1] / free.iloc[1]
+        found[run] = float(np.interp(half / faster, other.index, other)) / free[half]
+    return pd.Series(found)

@@ -8,6 +8,9 @@ from joma.errors import InputError
 from joma.experiments.base import Experiment
 from joma.runs.job import setting
 
+SCORES = ("neurons", "null", "untrained_neurons")
+"""The tables that a claim about a network rests on."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fig10(Experiment):
@@ -27,12 +30,13 @@ class Fig10(Experiment):
     Pythia-160M from the Hugging Face hub. ``--model`` takes any other model that transformers can load.
 
     Tables: ``neurons`` (scores), ``null`` (those of shuffled contexts), ``layers``, ``contexts``,
-    ``context_tokens``, ``model``; ``untrained_neurons``, ``untrained_null``, ``untrained_layers``.
+    ``context_tokens``, ``model``; ``untrained_neurons``, ``untrained_null``, ``untrained_layers``; of the
+    first seed; ``seeds``: the scores of the others (``table`` says which).
     """
 
     title = "Pattern superposition: neurons that answer to unrelated combinations of tokens"
     reproduces = "JoMA Fig. 10"
-    cost = {"quick": "2 min", "paper": "3 h"}
+    cost = {"quick": "3 min", "paper": "3 h"}
     presets = {
         "quick": {},
         "paper": {"model": "EleutherAI/pythia-160m", "corpus": "wikitext-103", "tokens": 1_000_000},
@@ -45,6 +49,9 @@ class Fig10(Experiment):
     top: int = setting(16, "contexts kept for each neuron", at_least=4)
     smallest: int = setting(3, "contexts that make a pattern", at_least=2)
     shown: int = setting(12, "neurons whose contexts are written out", at_least=1)
+    seeds: int = setting(
+        3, "decoders that are trained, with seeds seed, seed + 1, ...; one where a model is given", at_least=1
+    )
     layers: int = setting(2, "layers of the decoder that is trained", at_least=1)
     steps: int = setting(900, "minibatches of its training", at_least=1)
     learning_rate: float = setting(1e-3, "Adam's learning rate", above=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,10 +13,26 @@ from joma.claim import Claim, Facts, judge, not_tested
 from joma.experiments.fig10 import Fig10
 from joma.instruments.neurons.claims import LEVEL, SOURCE, superposition_claims, values_of
 
+VERDICTS_BY_WEIGHT = ("fails", "not tested", "corrected", "holds")
+
 
 def claims(settings: Fig10, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """Does superposition exist, is it frequent, are neurons selective at all; is it learned?"""
-    return [*superposition_claims(tables, "fig10"), learned(tables)]
+    seeds: list[Mapping[str, pd.DataFrame]] = [tables]
+    if "seeds" in tables:
+        seeds += [dict(iter(of_seed.groupby("table"))) for _, of_seed in tables["seeds"].groupby("seed")]
+    judged = [[*superposition_claims(of_seed, "fig10"), learned(of_seed)] for of_seed in seeds]
+    return [_in_every_seed(list(claims)) for claims in zip(*judged, strict=True)]
+
+
+def _in_every_seed(claims: list[Claim]) -> Claim:
+    """The claim as it is in the seed that decides: one that fails, else one that could not be tested."""
+    verdicts = [claim.verdict for claim in claims]
+    worst = min(claims, key=lambda c: (VERDICTS_BY_WEIGHT.index(c.verdict), c.measured or 0.0))
+    if len(claims) == 1:
+        return worst
+    counted = ", ".join(f"{verdict} in {verdicts.count(verdict)}" for verdict in dict.fromkeys(verdicts))
+    return dataclasses.replace(worst, evidence=f"{worst.evidence}; of {len(claims)} seeds it {counted}")
 
 
 def learned(tables: Mapping[str, pd.DataFrame]) -> Claim:

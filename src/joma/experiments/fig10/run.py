@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import pandas as pd
@@ -12,8 +14,8 @@ from torch import nn
 
 from joma.data.corpora import load_corpus
 from joma.errors import InputError
-from joma.experiments.decoders import tokens_of
-from joma.experiments.fig10 import Fig10
+from joma.experiments.decoders import gathered, tokens_of
+from joma.experiments.fig10 import SCORES, Fig10
 from joma.models.decoder import Decoder
 from joma.probes.neurons.find import find_neurons
 from joma.probes.neurons.meaning import embedding_matrix
@@ -37,10 +39,8 @@ class _Subject(NamedTuple):
 
 
 def run(settings: Fig10, progress: Progress) -> dict[str, pd.DataFrame]:
-    """The trained network first, then the untrained one, on the same windows."""
+    """The trained network first, then the untrained one, on the same windows; and so for each seed."""
     subject = _given(settings) if settings.model else _trained_here(settings, progress)
-    tables = _tables(settings, subject, subject.trained, progress)
-    beside = _tables(settings, subject, subject.untrained, progress)
     description = {
         "model": settings.model or "decoder trained here",
         "parameters": sum(p.numel() for p in subject.trained.parameters()),
@@ -48,10 +48,26 @@ def run(settings: Fig10, progress: Progress) -> dict[str, pd.DataFrame]:
         "windows": len(subject.pieces.pieces),
         "window": subject.pieces.length,
     }
-    return {
-        **tables,
-        **{f"untrained_{name}": beside[name] for name in ("neurons", "null", "layers")},
-        "model": pd.DataFrame([description]),
+    tables = _both(settings, subject, progress) | {"model": pd.DataFrame([description])}
+    others = range(settings.seed + 1, settings.seed + (1 if settings.model else settings.seeds))
+    if others:
+        parts = progress.parts({f"seed-{seed}": partial(_scores, settings, seed) for seed in others})
+        tables["seeds"] = gathered(parts)
+    return tables
+
+
+def _scores(settings: Fig10, seed: int, progress: Progress) -> pd.DataFrame:
+    """Scores and nulls of another seed's networks, one below the other."""
+    of_seed = dataclasses.replace(settings, seed=seed)
+    tables = _both(of_seed, _trained_here(of_seed, progress), progress)
+    return pd.concat([tables[name].assign(seed=seed, table=name) for name in SCORES], ignore_index=True)
+
+
+def _both(settings: Fig10, subject: _Subject, progress: Progress) -> dict[str, pd.DataFrame]:
+    """The tables of the trained network, and the scores of the untrained one."""
+    beside = _tables(settings, subject, subject.untrained, progress)
+    return _tables(settings, subject, subject.trained, progress) | {
+        f"untrained_{name}": beside[name] for name in ("neurons", "null", "layers")
     }
 
 
@@ -101,8 +117,8 @@ def _trained_here(settings: Fig10, progress: Progress) -> _Subject:
             measure=lambda model, step: [],
             measure_at=(),
             progress=progress,
-            label="fig10: training",
-            checkpoints=progress.checkpoint_folder("decoder"),
+            label=f"fig10: training, seed {settings.seed}",
+            checkpoints=progress.checkpoint_folder(f"decoder-{settings.seed}"),
         )
     # <unk> is the first word: it stands for thousands, and tells of no pattern.
     return _Subject(model.eval(), untrained, pieces, lambda number: f" {text.words[number]}", (0,))

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from joma.arguments import Array
-from joma.experiments.classes_training import Classes, ClassesTraining, by_table, train_classes
+from joma.experiments.classes_training import Classes, ClassesTraining, train_classes
 from joma.experiments.fig2 import DATA, Fig2
+from joma.experiments.tables import by_table
 from joma.progress import Progress
 
 

@@ -9,8 +9,9 @@ import pandas as pd
 
 from joma.arguments import Array
 from joma.data.frequencies import drive
-from joma.experiments.classes_training import by_table, train_classes
+from joma.experiments.classes_training import train_classes
 from joma.experiments.fig3 import ATTENTION, Fig3
+from joma.experiments.tables import by_table
 from joma.progress import Progress
 from joma.theory.winner_take_all import WinnerTakeAll
 

@@ -1,4 +1,4 @@
-"""JoMA Fig. 4: salient components are learned first, and attention entropy dips and bounces back."""
+"""JoMA Fig. 4: along Eq. 6, salient components are learned first; attention entropy dips and bounces back."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ ACTING, CAPTION = 2.0, 1.0
 class Fig4(Experiment):
     """Components of ``v`` on their way to critical points ``mu`` of unlike size, with attention.
 
-    Two dynamics, because the paper's figure is not its equation: the authors' script iterates
-    w += eta (mu - w) softmax(w^2/3), and the text and caption speak of Eq. 6,
-    v' = (mu - v) exp(v^2/2), and of entropy(softmax(v^2)). Eq. 6 is solved exactly. Each is also run
-    where the effect must vanish: all ``mu`` equal (nothing to be salient), and attention removed.
+    Eq. 6 is the paper's equation for the block, not the flow of the block itself, whose gate reads the
+    attended input; nothing here is a claim about the block. Two dynamics, because the paper's figure is not
+    its equation either: the authors' script iterates w += eta (mu - w) softmax(w^2/3), and the text and
+    caption speak of Eq. 6, v' = (mu - v) exp(v^2/2), and of entropy(softmax(v^2)). Eq. 6 is solved exactly.
+    Each is also run where the effect must vanish: all ``mu`` equal (nothing to be salient), and attention
+    removed.
 
     Tables: ``components`` (mu), ``weights`` (courses of v), ``entropy`` (curves), ``extremes`` (start,
-    minimum, where it lies, end and rebound of each curve, from all steps), ``acting`` (entropy of the
-    attention read off Eq. 6's courses), ``half_times`` (when each
-    component reaches half its mu), ``clocks`` (the time of Eq. 6 that each component of the script
-    tells, for the paper's exponent and for the script's).
+    minimum, where it lies, end and rebound of each curve, from all steps), ``half_times`` (when each one
+    reaches half its mu), ``clocks`` (the time of Eq. 6 that each component of the script tells, for the
+    paper's exponent and for the script's). That Eq. 6 attends with exp(v^2/2), not with the caption's
+    exp(v^2), is checked by ``joma check fig4``.
     """
 
     title = "Eq. 6 (not the block): salient first; entropy dips and rebounds (two dynamics)"

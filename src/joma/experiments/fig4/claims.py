@@ -19,6 +19,7 @@ def claims(settings: Fig4, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     found: list[Claim] = []
     for run, key in (("script", "script"), ("equation 6", "eq6")):
         drawn = temperature if run == "script" else ACTING
+        along = "Along the authors' script" if run == "script" else "Along Eq. 6"
         real, equal, none = (extremes_of(tables, run, variant, drawn) for variant in VARIANTS)
         numbers = f"start {real['start']:.6f}, minimum {real['minimum']:.6f} at {real['argmin']:.6g}, "
         numbers += f"end {real['end']:.6f}"
@@ -28,7 +29,8 @@ def claims(settings: Fig4, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
                 real["drop"] >= VISIBLE and equal["drop"] < 0.1 * VISIBLE,
                 id=f"fig4.{key}_dip",
                 source="JoMA Fig. 4",
-                statement="Entropy of the attention drops when salient components are learned first.",
+                statement=f"{along} the entropy of the attention drops when salient components are "
+                "learned first.",
                 expected=f"a drop of at least {VISIBLE} nats, and none where no mu is salient",
                 measured=real["drop"],
                 tolerance=VISIBLE,
@@ -40,7 +42,7 @@ def claims(settings: Fig4, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
                 real["rebound"] >= VISIBLE and none["rebound"] < 0.1 * VISIBLE,
                 id=f"fig4.{key}_rebound",
                 source="JoMA Fig. 4",
-                statement="Entropy rebounds when the other components catch up.",
+                statement=f"{along} the entropy rebounds when the other components catch up.",
                 expected=f"a rise of at least {VISIBLE} nats after it, and none without attention",
                 measured=real["rebound"],
                 tolerance=VISIBLE,
@@ -52,7 +54,7 @@ def claims(settings: Fig4, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
                 order <= -0.9,
                 id=f"fig4.{key}_salient_first",
                 source="JoMA Fig. 4, Thm 4",
-                statement="The components of larger mu are learned first.",
+                statement=f"{along} the components of larger mu are learned first.",
                 expected="rank correlation of mu with the time to reach mu/2 at most -0.9",
                 measured=order,
                 tolerance=0.1,

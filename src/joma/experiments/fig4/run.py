@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy.special import entr
 
 from joma.arguments import Array
 from joma.dynamics.salience_flow import attention_entropy, script_dynamics
@@ -35,8 +34,6 @@ def run(settings: Fig4, progress: Progress) -> dict[str, pd.DataFrame]:
                 tables["entropy"].append(curve.assign(**labels))
                 tables["extremes"].append(extremes.assign(**labels))
             tables["half_times"].append(_half_times(times, weights, target).assign(**labels))
-            if variant == "attention" and dynamics == "equation 6":
-                tables["acting"] = [_acting(settings, mu, times[drawn])]
             if variant == "attention":
                 tables["weights"].append(_weights(times, weights, drawn, target).assign(**labels))
     return {
@@ -88,19 +85,6 @@ def _equation_6(settings: Fig4, mu: Array, attention: bool) -> tuple[Array, Arra
         coarse = weights(times)
     drawn = np.unique(np.searchsorted(times, np.geomspace(1e-3 * end, end, 1200)).clip(0, times.size - 1))
     return times, coarse, np.union1d([0], drawn)
-
-
-def _acting(settings: Fig4, mu: Array, times: Array) -> pd.DataFrame:
-    """Entropy of (dv/dt)/(mu - v), normalised over components, from neighbouring exact solutions."""
-    before, after = (
-        solve(mu, times * f, v0=settings.initial).log_inverse_delta for f in (1 - 1e-6, 1 + 1e-6)
-    )
-    moving = times > 0
-    speed = (after - before)[moving]
-    entropy = entr(speed / speed.sum(axis=1, keepdims=True)).sum(axis=1)
-    return pd.DataFrame({"step": times[moving], "value": entropy}).assign(
-        run="equation 6", metric="entropy of the acting attention", unit="nats"
-    )
 
 
 def _clocks(settings: Fig4, mu: Array) -> pd.DataFrame:

@@ -32,6 +32,8 @@ class Fig5(Experiment):
     Attention is softmax(z) over the tokens. The null shuffles the tree: the tokens' heights are
     permuted over the tokens, in every way that is different.
 
+    Nothing is drawn: the contexts are enumerated and the flows deterministic, so there are no seeds.
+
     Tables: ``curves`` (run, time, token, height, weight v and logit z), ``entropy`` (run, time),
     ``order`` (run, token: time at which v passes a common level).
     """

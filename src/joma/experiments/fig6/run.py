@@ -62,6 +62,7 @@ def _find_bounces(curves: pd.DataFrame, every: int) -> pd.DataFrame:
                 "rebound_step": found.main.rebound_step,
                 "rebound_null": found.rebound_null,
                 "rebound_probability": found.rebound_probability,
+                "cannot_tell": found.cannot_tell,
                 "noise": found.noise,
                 "noise_of_all": dense.noise,
                 "transient_step": first.step if first else None,

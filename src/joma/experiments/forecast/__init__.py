@@ -10,6 +10,8 @@ from joma.runs.job import setting
 
 DATA = ("smooth", "random")
 EXACT: tuple[Literal["linear", "exp"], ...] = ("linear", "exp")
+OTHER = ", another data set"
+"""Behind a closure's name in the tables: its forecast was made for other data of the same kind."""
 CLOSURES: tuple[Literal["signed", "corrected", "moving"], ...] = ("signed", "corrected", "moving")
 
 
@@ -25,7 +27,8 @@ class Forecast(Experiment):
 
     For softmax attention three closures compete: Eq. 18 ("signed"), the leading-order formula with the
     term that Eq. 17 drops ("corrected"), both around the initial mean attention, and the latter around the
-    mean as it moves ("moving"). Null: the forecast made for another data set of the same kind.
+    mean as it moves ("moving"). Null: the
+    same closure's forecast for another data set of the same kind.
 
     Tables: ``curves`` (relative error and correlation of the logits, largest total variation distance of the
     attention, how far training moved it), ``courses`` (mean attention of each token, one seed).

@@ -12,8 +12,8 @@ from joma.data.frequencies import random_classes, smooth_classes
 from joma.dynamics import reduced_flow
 from joma.dynamics.reduced_flow import Forecast as Cast
 from joma.dynamics.reduced_flow import SoftmaxClosure
-from joma.experiments.classes_training import by_table
-from joma.experiments.forecast import CLOSURES, DATA, EXACT, Forecast
+from joma.experiments.forecast import CLOSURES, DATA, EXACT, OTHER, Forecast
+from joma.experiments.tables import by_table
 from joma.progress import Progress
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.block import Block, CrossEntropyGradient, Embeddings
@@ -41,9 +41,8 @@ def _cell(settings: Forecast, data: str, attention: AttentionKind) -> pd.DataFra
             best = closure in (None, "moving")
             if run == 0:
                 parts.append(_courses(cast, best).assign(**labels))
-            if best:
-                other = _forecast(settings, data, attention, closure, settings.seed + 1000 + run)
-                parts.append(_curves(cast, other).assign(**{**labels, "closure": "another data set"}))
+            other = _forecast(settings, data, attention, closure, settings.seed + 1000 + run)
+            parts.append(_curves(cast, other).assign(**{**labels, "closure": f"{labels['closure']}{OTHER}"}))
     return pd.concat(parts, ignore_index=True).assign(dtype="float64")
 
 

