@@ -8,7 +8,8 @@ floor: everything may import it, and it imports nothing of joma.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,6 +43,28 @@ class DivergenceError(UnfinishedError, ArithmeticError):
     """A loss or a state that left the finite numbers; ``table`` holds what was measured before."""
 
     table: pandas.DataFrame | None = None
+
+
+@contextmanager
+def foreign(what: str) -> Iterator[None]:
+    """Errors of another library's engine as an InputError about ``what``, its panics included.
+
+    A panic of a Rust engine (tokenizers) is no Exception and would end joma with a traceback.
+    """
+    try:
+        yield
+    except (JomaError, MemoryError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise InputError(f"{what} ({first_line(error)}).") from error
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its type's name where it has none."""
+    text = str(error).strip()
+    return text.splitlines()[0][:200].rstrip(" .") if text else type(error).__name__
 
 
 def shown(value: object, most: int = 80) -> str:

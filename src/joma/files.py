@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from joma.errors import InputError, RunDirectoryError, UnfinishedError
+from joma.errors import InputError, RunDirectoryError, UnfinishedError, shown
 
+_HEAD = 2_000
 _UNFINISHED = re.compile(r"\.writing-(\d+)-(.+)")
 
 
@@ -60,6 +61,25 @@ def refuse_irregular(path: Path) -> None:
             )
 
 
+def refuse_foreign(path: Path, mark: bytes, overwrite: bool) -> None:
+    """Raises RunDirectoryError where a file is there that joma did not write: its head lacks the ``mark``.
+
+    With ``overwrite`` it may be replaced; what is no regular file never is.
+    """
+    try:
+        refuse_irregular(path)
+        if overwrite or not is_there(path):
+            return
+        with open(path, "rb") as file:
+            own = mark in file.read(_HEAD)
+    except OSError as error:
+        raise storage_error(error, path) from error
+    if not own:
+        raise RunDirectoryError(
+            f"{path} was not written by joma; choose another --out, or --overwrite to replace it."
+        )
+
+
 def remove_leftovers(folder: Path, name: str = "") -> None:
     """Remove what processes that are gone left unfinished in a folder (of one file, if it is named)."""
     for path in folder.glob(".writing-*"):
@@ -100,6 +120,23 @@ def is_there(path: Path) -> bool:
     return os.path.exists(path)
 
 
+def regular(path: Path) -> Path:
+    """The path, if a regular file lies there: anything else could block a reader for ever.
+
+    Raises:
+        InputError: nothing, a folder, a FIFO or a device lies there.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{shown(str(path))[1:-1]} cannot be read: {reason}.") from error
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
+        raise InputError(f"{path} cannot be read: it is {kind}.")
+    return path
+
+
 def read_bytes(path: Path, most: int | None = None) -> bytes:
     """The content of a regular file of at most so many bytes.
 
@@ -107,20 +144,12 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
         InputError: it is missing, too large, cannot be read, or is no file (a FIFO would never end).
     """
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise InputError(f"{path} is no regular file; give one.")
-            if most is not None and status.st_size > most:
-                raise InputError(
-                    f"{path} has {status.st_size:,} bytes, more than {most:,}; give a smaller one."
-                )
-            return file.read()
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{path} cannot be read: {reason}.") from error
+        size = regular(path).stat().st_size
+        if most is not None and size > most:
+            raise InputError(f"{path} has {size:,} bytes, more than {most:,}; give a smaller one.")
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def digest(path: Path) -> str:

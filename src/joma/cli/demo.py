@@ -9,6 +9,7 @@ from joma.checks.catalog import run_checks
 from joma.cli.options import DemoOptions
 from joma.experiments import catalog
 from joma.experiments.tour import TOUR, probed_decoder
+from joma.files import user_path
 from joma.progress import Progress
 from joma.reporting.page import write_report
 from joma.runs.directory import Run, run_experiment, write_claims
@@ -16,7 +17,7 @@ from joma.runs.directory import Run, run_experiment, write_claims
 
 def do(options: DemoOptions) -> int:
     """Run the tour and print where its report is."""
-    print(run_demo(Path(options.out), overwrite=options.overwrite, quiet=options.quiet))
+    print(run_demo(user_path(options.out), overwrite=options.overwrite, quiet=options.quiet))
     return 0
 
 

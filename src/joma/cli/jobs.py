@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 from joma.cli.options import InstrumentOptions, JobCall
+from joma.files import user_path
 from joma.instruments.base import Instrument
 from joma.instruments.probe import ProbeRun
 from joma.probes.weights.omissions import is_whole, left_out
@@ -19,11 +19,11 @@ from joma.runs.job import Job
 def do(call: JobCall) -> int:
     """Run the job and print its tables, claims and answer, or what ``--json`` and ``--csv`` ask for."""
     job, options = call.job, call.options
-    directory = Path(options.out or job.directory())
+    directory = user_path(options.out or job.directory())
     run = run_experiment(job, directory, preset=call.preset, overwrite=options.overwrite, quiet=options.quiet)
     made = directory
     if isinstance(job, Instrument):
-        made = write_report([run], directory / "report.html")
+        made = write_report([run], directory / "report.html", overwrite=options.overwrite)
     if options.json:
         print(json.dumps(_as_json(job, run), indent=1))
     elif isinstance(job, Instrument) and isinstance(options, InstrumentOptions) and options.csv:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ _USAGE = (
     + "\n\njoma COMMAND --help tells more. Exit status: 0 done, 1 a run that could not finish, "
     "2 something\nin the call or its files must be put right, 130 interrupted.\n"
 )
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,8 +27,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (as long as the process)
+    if sys.stdout is None:
+        return _unwritten("stdout is closed")
     try:
-        return _dispatch(words)
+        status = _dispatch(words)
+        sys.stdout.flush()
+        return status
     except JomaError as error:
         if debug:
             raise
@@ -44,9 +52,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # The reader of our output left (joma list | head): say nothing more, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_stdout()
         return 0
+    except MemoryError:
+        if debug:
+            raise
+        print("joma: out of memory; ask for less at once, or for a smaller model.", file=sys.stderr)
+        return 1
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
+            _silence_stdout()
+            return _unwritten(error.strerror or "it is full")
         if debug:
             raise
         print(
@@ -55,6 +71,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
+
+
+def _silence_stdout() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _unwritten(reason: str) -> int:
+    print(f"joma: the output could not be written ({reason}).", file=sys.stderr)
+    return 1
 
 
 def entry() -> NoReturn:

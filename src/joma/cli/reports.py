@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from joma.cli.options import ReportOptions
-from joma.errors import InputError
+from joma.errors import InputError, shown
+from joma.files import user_path
 from joma.reporting.page import write_report
 from joma.runs.directory import Run, find_runs, read_run
 
@@ -14,16 +16,17 @@ def do(options: ReportOptions) -> int:
     """Write the page about the runs that are found, and print its path."""
     if not options.directories:
         raise InputError("report: name a run directory, or a folder that holds some.")
-    directories = [Path(word) for word in options.directories]
+    directories = [user_path(word) for word in options.directories]
     runs: list[Run] = []
     seen: set[Path] = set()
     for directory in directories:
-        if not directory.is_dir():
-            raise InputError(f"{directory} is not a directory; give run directories of joma run.")
+        if not os.path.isdir(directory):
+            raise InputError(f"{shown(str(directory))} is not a directory; give run directories of joma run.")
         found = find_runs(directory)
         if not found:
             raise InputError(f"{directory} holds no run; give a directory that joma run has written.")
         runs += [read_run(path) for path in found if path.resolve() not in seen]
         seen |= {path.resolve() for path in found}
-    print(write_report(runs, Path(options.out) if options.out else directories[0] / "report.html"))
+    path = user_path(options.out) if options.out else directories[0] / "report.html"
+    print(write_report(runs, path, overwrite=options.overwrite))
     return 0

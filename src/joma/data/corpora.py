@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from joma.errors import InputError, nearest
+from joma.errors import InputError, first_line, nearest, shown
+from joma.files import is_there, read_bytes, user_path
 
 NAMED_CORPORA = {
     "world-english-bible": "the World English Bible: 916k tokens of modern English prose (extra: demo)",
@@ -53,24 +55,24 @@ def load_corpus(source: str, *, validation_share: float = 0.1) -> Corpus:
         return _split(source, _world_english_bible(), validation_share, NAMED_CORPORA[source])
     if source in ("wikitext-2", "wikitext-103"):
         return _wikitext_from_hub(source)
-    paths = [Path(part.strip()) for part in source.split(",") if part.strip()]
+    paths = [user_path(part.strip()) for part in source.split(",") if part.strip()]
     if not paths:
         raise InputError("no text was named; give a corpus or a file.")
-    if len(paths) == 1 and paths[0].is_dir():
+    if len(paths) == 1 and os.path.isdir(paths[0]):
         return _from_folder(paths[0], validation_share)
     for path in paths:
-        if not path.exists():
+        if not is_there(path):
             looks_like_path = "/" in source or "." in source
             hint = "check the path" if looks_like_path else nearest(source, NAMED_CORPORA)
-            raise InputError(f"text {str(path)!r} is neither a file nor a known corpus; {hint}")
+            raise InputError(f"text {shown(str(path))} is neither a file nor a known corpus; {hint}")
     text = "\n".join(read_text(path) for path in paths)
     return _split(source, text, validation_share, "text files")
 
 
 def named_text(text: str) -> Path | str:
     """The whole text of a corpus that is named (see :data:`NAMED_CORPORA`), or else the path of a file."""
-    path = Path(text).expanduser()
-    if path.exists() or text not in NAMED_CORPORA:
+    path = user_path(text)
+    if is_there(path) or text not in NAMED_CORPORA:
         return path
     corpus = load_corpus(text)
     return corpus.training + corpus.validation
@@ -78,15 +80,14 @@ def named_text(text: str) -> Path | str:
 
 def read_text(path: Path) -> str:
     """The file's text; an :class:`InputError` if it is missing, empty or not UTF-8."""
+    content = read_bytes(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path} is not UTF-8 (byte {error.start}: 0x{error.object[error.start]:02x}); "
             "convert it first, for example with: iconv -f latin1 -t utf-8."
         ) from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
     if not text.strip():
         raise InputError(f"{path} is empty; give a text with words in it.")
     return text
@@ -155,9 +156,8 @@ def _wikitext_from_hub(name: str) -> Corpus:
     try:
         parts = datasets.load_dataset("Salesforce/wikitext", f"{name}-v1")
     except Exception as error:  # the hub's client raises many kinds of errors, all of one meaning here
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise InputError(
-            f"corpus {name!r} could not be fetched ({reason}); connect to the hub, {advice}"
+            f"corpus {name!r} could not be fetched ({first_line(error)}); connect to the hub, {advice}"
         ) from error
     training, validation = ("".join(parts[part]["text"]) for part in ("train", "validation"))
     return Corpus(name, training, validation, NAMED_CORPORA[name])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from joma.data.corpora import Corpus
-from joma.errors import InputError
+from joma.errors import InputError, foreign
 
 UNKNOWN = "<unk>"
 # The rules of torchtext's "basic_english", which the paper's authors used.
@@ -83,18 +83,14 @@ def _tokenize_with_hugging_face(corpus: Corpus, name: str, vocabulary_size: int 
         raise InputError(f"tokenizer {name!r} needs the package transformers: pip install 'joma[hf]'.")
     from transformers import AutoTokenizer
 
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-    except Exception as error:  # hub and file errors of many kinds, all of one meaning here
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        raise InputError(
-            f"tokenizer {name!r} could not be loaded ({reason}); give 'words', a hub id, or a local folder."
-        ) from error
+    # Hub and file errors of many kinds, all of one meaning here. Code that lies with it is not run.
+    with foreign(f"tokenizer {name!r} could not be loaded; give 'words', a hub id, or a local folder"):
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
 
     def ids(text: str) -> NDArray[np.int64]:
-        return np.asarray(
-            tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int64
-        )
+        with foreign(f"tokenizer {name!r} cannot read the text; give 'words', or another"):
+            found = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return np.asarray(found, dtype=np.int64)
 
     words = tuple(str(word) for word in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))))
     return TokenText(corpus.name, ids(corpus.training), ids(corpus.validation), words)

@@ -67,6 +67,7 @@ def probe(
     attention_matrices: bool = False,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype | None = None,
+    trust_remote_code: bool = False,
     progress: Progress | None = None,
 ) -> Probe:
     """Measure a model on a text: attention entropy, stable ranks, coherence, joint dynamics, salience.
@@ -79,6 +80,7 @@ def probe(
         revision: see :func:`joma.probes.reading.loading.load_model`.
         device: see :func:`joma.probes.reading.loading.load_model`.
         dtype: see :func:`joma.probes.reading.loading.load_model`.
+        trust_remote_code: see :func:`joma.probes.reading.loading.load_model`.
         text: see :func:`joma.probes.reading.texts.windows`. A string is the text itself; a file is given as a
             :class:`~pathlib.Path`.
         batches: in place of a text, the model's inputs ready and by name: ``[{"pixel_values": ...}, ...]``.
@@ -109,7 +111,14 @@ def probe(
     if ready is not None and not ready.batches:
         raise InputError("batches is empty in probe; give at least one, such as {'pixel_values': ...}.")
     reading = _Reading(
-        lambda: load_model(model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype),
+        lambda: load_model(
+            model,
+            tokenizer=tokenizer,
+            revision=revision,
+            device=device,
+            dtype=dtype,
+            trust_remote_code=trust_remote_code,
+        ),
         lambda loaded: (
             ready
             or windows(

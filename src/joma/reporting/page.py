@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from joma.claim import VERDICTS, Claim, Verdict
 from joma.errors import InputError
-from joma.files import write_text
+from joma.files import refuse_foreign, write_text
 from joma.reporting.answer import answer_of, in_a_line, overall, subject_of, verdict_words
 from joma.reporting.neurons_page import Neuron, neurons_of
 from joma.reporting.pictures import embedded
@@ -23,6 +23,8 @@ from joma.reporting.terminal import by_group, tally
 from joma.runs.directory import Run
 
 ROWS_SHOWN = 30
+_MARK = b"<title>joma: "
+"""By this a page of joma is known."""
 FAILURES_SHOWN = 3
 QUESTION = "How do attention and MLP learn together?"
 """The heading of a page of several runs."""
@@ -74,7 +76,7 @@ class Section:
         return [claim for group in self.claims.values() for claim in group if claim.verdict == "fails"]
 
 
-def write_report(runs: Sequence[Run], path: Path) -> Path:
+def write_report(runs: Sequence[Run], path: Path, *, overwrite: bool = False) -> Path:
     """Write the page about these runs and return its path.
 
     The page is one file: figures are embedded, there is no script, and its own policy forbids every
@@ -82,9 +84,11 @@ def write_report(runs: Sequence[Run], path: Path) -> Path:
 
     Raises:
         InputError: no run was given.
+        RunDirectoryError: the place cannot be written, or holds what joma did not write.
     """
     if not runs:
         raise InputError("a report needs at least one run.")
+    refuse_foreign(path, _MARK, overwrite)
 
     environment = Environment(
         loader=PackageLoader("joma", "reporting"),

@@ -59,6 +59,7 @@ def probe_neurons(
     seed: int = 0,
     device: str = "auto",
     dtype: str | None = None,
+    trust_remote_code: bool = False,
     progress: Progress | None = None,
 ) -> Neurons:
     """Find the neurons that answer to unrelated patterns, and the contexts that show it.
@@ -72,6 +73,7 @@ def probe_neurons(
         revision: see :func:`joma.probes.reading.loading.load_model`.
         device: see :func:`joma.probes.reading.loading.load_model`.
         dtype: see :func:`joma.probes.reading.loading.load_model`.
+        trust_remote_code: see :func:`joma.probes.reading.loading.load_model`.
         text: see :func:`joma.probes.reading.texts.windows`.
         column: see there.
         length: of the windows, by default 128 tokens; see there.
@@ -96,7 +98,14 @@ def probe_neurons(
         )
     if show < 1:
         raise InputError(f"show = {show} in probe_neurons; give at least 1.")
-    loaded = load_model(model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype)
+    loaded = load_model(
+        model,
+        tokenizer=tokenizer,
+        revision=revision,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+    )
     pieces = windows(
         text,
         model=loaded.model,

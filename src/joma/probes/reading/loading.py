@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import logging
 import re
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from joma.errors import InputError
+from joma.errors import InputError, first_line, foreign, shown
+from joma.files import is_there, read_bytes, user_path
 from joma.probes.reading.passes import device_of
 from joma.probes.weights.checkpoints import Checkpoint, open_checkpoint
 from joma.probes.weights.in_memory import weights_of
@@ -49,6 +51,7 @@ def load_model(
     revision: str | None = None,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype | None = None,
+    trust_remote_code: bool = False,
 ) -> LoadedModel:
     """Load a model, or take one that is there.
 
@@ -60,6 +63,8 @@ def load_model(
         device: ``auto`` (CUDA if there is one), ``cpu``, ``cuda``, ``cuda:1``.
         dtype: of the weights: float32, bfloat16 or float16. By default float32 on a CPU, where shorter types
             are slow, and what the checkpoint holds elsewhere.
+        trust_remote_code: run the Python code that lies with a model that transformers does not know. It can
+            do whatever you can.
 
     Raises:
         InputError: no such model, a hub that cannot be reached, a checkpoint that is damaged, incomplete or
@@ -69,7 +74,11 @@ def load_model(
         _check_finite(model, type(model).__name__)
         first = next(model.parameters(), torch.empty(0))
         return LoadedModel(
-            model, _tokenizer(tokenizer, None), type(model).__name__, device_of(model), first.dtype
+            model,
+            _tokenizer(tokenizer, None, trust_remote_code),
+            type(model).__name__,
+            device_of(model),
+            first.dtype,
         )
     if not isinstance(model, str | Path):
         raise InputError(
@@ -80,11 +89,12 @@ def load_model(
     _need_transformers()
     folder = resolve(model, revision)
     with _quiet_transformers():
-        module = _from_disk(folder, precision)
+        module = _from_disk(folder, precision, trust_remote_code)
     _check_finite(module, str(model))
     module = module.to(place).eval()
     first = next(module.parameters())
-    return LoadedModel(module, _tokenizer(tokenizer, folder), str(model), place, first.dtype, folder)
+    found = _tokenizer(tokenizer, folder, trust_remote_code)
+    return LoadedModel(module, found, str(model), place, first.dtype, folder)
 
 
 def resolve(model: str | Path, revision: str | None = None) -> Path:
@@ -93,8 +103,8 @@ def resolve(model: str | Path, revision: str | None = None) -> Path:
     Raises:
         InputError: neither a path nor the name of a model that is cached or can be reached.
     """
-    path = Path(model).expanduser()
-    if path.exists():
+    path = user_path(model)
+    if is_there(path):
         if revision is not None:
             raise InputError(f"revision = {revision!r} is for models on the hub; {path} is a local path.")
         return path
@@ -148,11 +158,11 @@ def _from_hub(name: str, revision: str | None) -> Path:
         ) from error
     except Exception as error:  # of many libraries, all of one meaning here
         raise InputError(
-            f"{name!r} is no path here and the hub cannot be reached for it ({_first_line(error)}); {advice}."
+            f"{name!r} is no path here and the hub cannot be reached for it ({first_line(error)}); {advice}."
         ) from error
 
 
-def _from_disk(path: Path, dtype: torch.dtype | None) -> nn.Module:
+def _from_disk(path: Path, dtype: torch.dtype | None, trust: bool) -> nn.Module:
     import transformers
 
     open_checkpoint(path)  # refuses what is damaged or would run code, unread
@@ -168,14 +178,19 @@ def _from_disk(path: Path, dtype: torch.dtype | None) -> nn.Module:
     elif not (path / "config.json").is_file():
         gguf = sorted(path.glob("*.gguf"))
         if gguf:
-            return _from_disk(gguf[0], dtype)
+            return _from_disk(gguf[0], dtype, trust)
         raise InputError(f"{path} has no config.json, so its model cannot be built; give the whole folder.")
+    code = _own_code(folder / "config.json")
+    _refuse_own_code(folder, code, trust)
+    kwargs["trust_remote_code"] = trust
     try:
         config = transformers.AutoConfig.from_pretrained(folder, **kwargs)
         names = [name for name in config.architectures or [] if hasattr(transformers, name)]
         kind = getattr(transformers, names[0]) if names else transformers.AutoModelForCausalLM
-        if kwargs:  # its classes know the file's format, not the model's own
+        if "gguf_file" in kwargs:  # its classes know the file's format, not the model's own
             kind = transformers.AutoModelForCausalLM
+        elif trust and "AutoModel" in code and "AutoModelForCausalLM" not in code:
+            kind = transformers.AutoModel
         loaded: Any = kind.from_pretrained(folder, dtype=dtype or "auto", output_loading_info=True, **kwargs)
         model, found = loaded
     except (MemoryError, torch.OutOfMemoryError) as error:
@@ -184,7 +199,7 @@ def _from_disk(path: Path, dtype: torch.dtype | None) -> nn.Module:
         ) from error
     except Exception as error:  # of many libraries, all of one meaning here
         raise InputError(
-            f"{path}: transformers cannot build this model ({type(error).__name__}: {_first_line(error)}); "
+            f"{path}: transformers cannot build this model ({type(error).__name__}: {first_line(error)}); "
             "download it again, or give a model of a family that transformers knows."
         ) from error
     missing = sorted(found["missing_keys"])
@@ -198,7 +213,38 @@ def _from_disk(path: Path, dtype: torch.dtype | None) -> nn.Module:
     return model
 
 
-def _tokenizer(tokenizer: Any, folder: Path | None) -> Any:
+def _own_code(settings: Path) -> dict[str, str]:
+    """What code a model's or tokenizer's settings ask for: class of transformers -> file and class."""
+    try:
+        asked = json.loads(read_bytes(settings)).get("auto_map") or {}
+    except (InputError, ValueError, AttributeError, RecursionError):
+        return {}  # not there, or damaged: told by whoever reads it
+    if isinstance(asked, list):  # as old tokenizers wrote it
+        asked = {"AutoTokenizer": asked}
+    return {str(name): str(code) for name, code in asked.items()} if isinstance(asked, dict) else {}
+
+
+def _refuse_own_code(source: Path, code: dict[str, str], trust: bool) -> None:
+    if code and not trust and not _is_known(source):
+        files = ", ".join(sorted(set(code.values())))
+        raise InputError(
+            f"{source} brings its own Python code ({shown(files)}), which joma does not run; if you "
+            "trust it, say --trust-remote-code (in Python: trust_remote_code=True)."
+        )
+
+
+def _is_known(source: Path) -> bool:
+    """Does transformers know this kind of model, so that its own classes serve?"""
+    import transformers
+
+    try:
+        kind = json.loads(read_bytes(source / "config.json")).get("model_type")
+    except (InputError, ValueError, AttributeError, RecursionError):
+        return False
+    return isinstance(kind, str) and kind in transformers.CONFIG_MAPPING
+
+
+def _tokenizer(tokenizer: Any, folder: Path | None, trust: bool) -> Any:
     if tokenizer is not None and not isinstance(tokenizer, str | Path):
         return tokenizer
     source = tokenizer if tokenizer is not None else folder
@@ -218,14 +264,11 @@ def _tokenizer(tokenizer: Any, folder: Path | None) -> Any:
         kwargs = {"gguf_file": gguf[0].name}
     if not source.exists():
         source = _from_hub(*_name_and_revision(str(tokenizer)))
-    try:
-        with _quiet_transformers():
-            return AutoTokenizer.from_pretrained(source, **kwargs)
-    except Exception as error:  # of many libraries, all of one meaning here
-        raise InputError(
-            f"the tokenizer in {source} cannot be read ({_first_line(error)}); download it again, or give "
-            "another one as tokenizer."
-        ) from error
+    _refuse_own_code(source, _own_code(source / "tokenizer_config.json"), trust)
+    # Errors of many libraries, all of one meaning here.
+    advice = "download it again, or give another one as tokenizer"
+    with foreign(f"the tokenizer in {source} cannot be read; {advice}"), _quiet_transformers():
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=trust, **kwargs)
 
 
 def _name_and_revision(name: str) -> tuple[str, str | None]:
@@ -251,7 +294,7 @@ def checked_device(device: str | torch.device) -> torch.device:
         torch.empty(1, device=found)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(
-            f"device {str(device)!r} is not here ({_first_line(error)}); give auto, cpu or cuda[:i]."
+            f"device {str(device)!r} is not here ({first_line(error)}); give auto, cpu or cuda[:i]."
         ) from error
     return found
 
@@ -333,8 +376,3 @@ def _without_gguf_bar() -> Iterator[None]:
         yield
     finally:
         vars(gguf)["tqdm"] = shown
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:200].rstrip(" .") if text else type(error).__name__

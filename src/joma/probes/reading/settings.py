@@ -29,6 +29,7 @@ class ReadingArguments(TypedDict):
     batch_tokens: int
     device: str
     dtype: str | None
+    trust_remote_code: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,7 @@ class Reading(Settings):
     batch_tokens: int = setting(BATCH_TOKENS, "tokens of a batch, padding included", at_least=2)
     device: str = setting("auto", "auto, cpu, cuda or cuda:i")
     dtype: str | None = setting(None, "float32, bfloat16 or float16 (none: float32 on a CPU)")
+    trust_remote_code: bool = setting(False, "run the Python code that lies with the model")
 
     def arguments(self) -> ReadingArguments:
         """As keywords; the text is a path, or the text of a corpus that is named."""
@@ -61,4 +63,5 @@ class Reading(Settings):
             "batch_tokens": self.batch_tokens,
             "device": self.device,
             "dtype": self.dtype,
+            "trust_remote_code": self.trust_remote_code,
         }

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from joma.data.corpora import read_text
-from joma.errors import InputError, nearest
+from joma.errors import InputError, foreign, nearest
+from joma.files import regular
 from joma.probes.reading.settings import BATCH_TOKENS, TOKENS, WINDOW
 
 _TABLES = (".parquet", ".csv", ".jsonl", ".json")
@@ -264,6 +265,7 @@ def _documents(text: Any, column: str | None) -> list[Any]:
 
 
 def _from_file(path: Path, column: str | None) -> list[Any]:
+    regular(path)
     if path.suffix == ".npy":
         try:
             return _documents(np.load(path, allow_pickle=False), column)
@@ -285,10 +287,13 @@ def _from_file(path: Path, column: str | None) -> list[Any]:
         else:
             lines = read_text(path)
             rows = json.loads(lines) if path.suffix == ".json" else map(json.loads, lines.splitlines())
-            table = pandas.DataFrame(list(rows))
+            found = list(rows)
+            if not all(isinstance(row, dict) for row in found):
+                raise ValueError('a row is no object of the form {"text": ...}')
+            table = pandas.DataFrame(found)
     except InputError:
         raise
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as a table ({str(error).splitlines()[0]}).") from error
     return _texts_of(list(table[_column(column, [str(c) for c in table.columns], str(path))]), str(path))
 
@@ -334,7 +339,8 @@ def _ids(document: Any, tokenizer: Any) -> NDArray[np.int64]:
         return ids
     if tokenizer is None:
         raise InputError("this model has no tokenizer; give one (tokenizer = ...), or token ids as the text.")
-    encoded = tokenizer(document, add_special_tokens=False, verbose=False)
+    with foreign("the tokenizer cannot read the text; give another as tokenizer"):
+        encoded = tokenizer(document, add_special_tokens=False, verbose=False)
     return np.asarray(encoded["input_ids"], dtype=np.int64)
 
 
@@ -343,8 +349,9 @@ def _around(tokenizer: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     none = np.empty(0, dtype=np.int64)
     if tokenizer is None:
         return none, none
-    bare = list(tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"])
-    whole = list(tokenizer("a", verbose=False)["input_ids"])
+    with foreign("the tokenizer cannot read the text; give another as tokenizer"):
+        bare = list(tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"])
+        whole = list(tokenizer("a", verbose=False)["input_ids"])
     for start in range(len(whole) - len(bare) + 1):
         if bare and whole[start : start + len(bare)] == bare:
             before, after = whole[:start], whole[start + len(bare) :]

@@ -1,0 +1,204 @@
+"""Every command and every Python block of README and docs, run as printed.
+
+What a reader must replace (MODEL, FILE, ``text``, ``batch`` ...) is bound by one fixture; the name of a model
+on the hub leads to a local one. Lines that take minutes stand behind the marker ``slow``; those that install
+or build joma itself are what runs this test.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import joma
+import toy
+from joma.cli.commands import COMMANDS
+from joma.experiments.fig6 import Fig6
+from joma.runs.directory import run_experiment
+
+pytest.importorskip("transformers")
+from probe_models import tiny_model
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+HUB_NAME = "HuggingFaceTB/SmolLM2-135M"
+ELSEWHERE = ("make", "pip", "git", "python", "mkdocs")
+"""What installs or builds; the Makefile runs it."""
+LONG = re.compile(r"^joma (demo|check$|run|sweep)")
+HOURS = re.compile(r"--preset paper|FOLDER_OF_WIKITEXT|joma sweep")
+"""A paper's own scale, or data that is not here: the words are read, and the job is not run."""
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        for kind, more, body in BLOCK.findall(page.read_text("utf-8")):
+            if kind == language and "title=" not in more:  # files of an example, tested as such
+                found.append((f"{page.name}-{len(found)}", body))
+    return found
+
+
+def commands() -> list[str]:
+    lines = [line for _, body in blocks("sh") for line in body.splitlines()]
+    inline = [
+        code
+        for page in PAGES
+        for code in re.findall(r"`(joma [a-z]+ [^`\n]*)`", page.read_text("utf-8"))
+        if "..." not in code and "COMMAND" not in code
+    ]
+    plain = [line.partition(" #")[0].strip() for line in [*lines, *inline]]
+    return list(dict.fromkeys(line for line in plain if line))
+
+
+def joma_commands() -> list[str]:
+    return [line for line in commands() if line.startswith("joma ")]
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    path = tmp_path_factory.mktemp("hub") / "model"
+    torch.manual_seed(0)
+    config = tiny_model("llama").config
+    config.num_hidden_layers = 30  # as many as the model that the pages speak of
+    config.hidden_size, config.intermediate_size, config.num_attention_heads = 8, 8, 2
+    config.num_key_value_heads, config.head_dim = 1, 4
+    config.max_position_embeddings = 1024
+    AutoModelForCausalLM.from_config(config).save_pretrained(path)
+    words = {"<unk>": 0, **{f"w{number}": number for number in range(1, 64)}}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>").save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder in which everything that a printed line names is found."""
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    text = " ".join(f"w{number}" for number in random.integers(1, 60, 21_000))
+    for name in ("FILE", "my.txt"):
+        (tmp_path / name).write_text(text)
+    pd.DataFrame({"text": [text]}).to_parquet(tmp_path / "data.parquet")
+    pd.DataFrame({"text": [text]}).to_parquet(tmp_path / "FILE.parquet")
+    for name in (HUB_NAME, "MODEL", "FOLDER", "smollm2-folder"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).symlink_to(model_folder)
+    return tmp_path
+
+
+def run(line: str, place: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *shlex.split(line)],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+
+
+def test_pages_print_commands_of_every_kind() -> None:
+    printed = {line.split()[1] for line in joma_commands()}
+    assert set(COMMANDS) <= printed, set(COMMANDS) - printed
+    for line in commands():
+        assert line.split()[0] in ("joma", *ELSEWHERE), f"nothing tests {line!r}"
+
+
+@pytest.mark.parametrize("line", [line for line in joma_commands() if not LONG.match(line)])
+def test_a_printed_command_runs(line: str, place: Path) -> None:
+    if " report" in line:
+        run_experiment(toy.Toy(), place / "runs" / "toy")
+    # The stand-in for the hub's model is small, but its text need not be read whole.
+    short = " --tokens 256" if "--text" in line and "--tokens" not in line else ""
+    done = run(line + short, place)
+    assert done.returncode == 0, done.stderr
+    assert "defect" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line", [line for line in joma_commands() if LONG.match(line) and not HOURS.search(line)]
+)
+def test_a_long_printed_command_runs(line: str, place: Path) -> None:
+    done = run(line, place)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("line", [line for line in joma_commands() if line.startswith("joma run")])
+def test_a_printed_run_is_understood(line: str, place: Path) -> None:
+    """The words of every printed run, those of hours too, as far as its settings."""
+    from joma.cli import experiments
+
+    call = experiments.read("run", "", shlex.split(line)[2:])
+    assert call is not None
+    assert call.job.name() == shlex.split(line)[2]
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_a_command_with_no_option_works_or_says_what_it_needs(command: str, place: Path) -> None:
+    if command in ("demo", "check"):
+        pytest.skip("minutes: among the long printed commands")
+    done = run(f"joma {command}", place)
+    if command in ("list", "run"):
+        assert done.returncode == 0, done.stderr
+    else:
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+        assert "defect" not in done.stderr
+
+
+@pytest.mark.parametrize(("name", "body"), blocks("python"), ids=[name for name, _ in blocks("python")])
+def test_a_printed_block_runs(name: str, body: str, place: Path, model_folder: Path) -> None:
+    if "runs/fig6" in body:
+        run_experiment(Fig6.of(**SMALL_FIG6), place / "runs" / "fig6")
+    # A training of 2,000 steps in the middle of a page is tried with fewer.
+    body = body.replace(
+        "steps=2000", ", ".join(f"{key}={value!r}" for key, value in SMALL_FIG6.items() if key != "layers")
+    )
+    steps = np.arange(40)
+    curve = 3.0 + np.cos(steps / 40 * 2 * np.pi)
+    model = joma.load_model(model_folder)
+    names = {
+        "text": (place / "FILE").read_text()[:3000],
+        "model": model.model,
+        "batch": {"input_ids": torch.arange(3, 35).reshape(2, 16)},
+        "query": torch.randn(1, 2, 8, 4),
+        "key": torch.randn(1, 2, 8, 4),
+        "weight": torch.randn(12, 8),
+        "logits": torch.randn(3, 7),
+        "steps": steps,
+        "entropies": curve + 0.01 * np.random.default_rng(0).normal(size=40),
+        "runs": curve + 0.01 * np.random.default_rng(1).normal(size=(5, 40)),
+    }
+    exec(compile(body, name, "exec"), names)
+    plt.close("all")
+
+
+SMALL_FIG6 = {
+    "corpus": "my.txt",
+    "layers": (1,),
+    "steps": 60,
+    "measure_every": 5,
+    "width": 8,
+    "hidden": 8,
+    "seeds": 1,
+    "windows": 4,
+    "vocabulary_size": 50,
+}
