@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 CONSTRAINTS := constraints.txt
 
-.PHONY: demo test test-all lint bench docs rates mutations clean
+.PHONY: demo test test-all lint bench docs fuzz rates mutations clean
 
 demo: $(VENV)/.installed
 	$(BIN)/joma demo --out joma-demo
@@ -16,12 +16,17 @@ test: lint
 test-all: lint $(VENV)/.installed-long
 	$(BIN)/pytest -n auto -m "not slow"
 	$(BIN)/pytest -n 0 -m slow
+	$(BIN)/python tests/fuzz.py
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+# Random command lines and hostile files: no traceback, no hang, no defect.
+fuzz: $(VENV)/.installed-dev
+	$(BIN)/python tests/fuzz.py
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks

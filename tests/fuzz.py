@@ -1,0 +1,192 @@
+"""Random command lines and hostile files against the command line: no traceback, no hang, no defect.
+
+``python tests/fuzz.py [COMMAND_LINES] [FILES] [SEED]`` prints what went wrong, and ends with status 1 if
+anything did. Every call runs in this process, with an alarm at 20 seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+# Imported before the first alarm, which would stop their import half-way.
+import joma.cli.jobs
+import joma.cli.reports  # noqa: F401
+from joma.cli.commands import COMMANDS
+from joma.cli.main import main
+from joma.experiments import catalog
+
+LIMIT = 20
+"""Seconds that a call may take."""
+ODD = [
+    *("", "-", "--", "=", "²", "9" * 5000, str(2**70), "-1", "nan", "inf", "1e999", "none", "null", "true"),
+    *("[1", "1,1", ",", "a" * 3000, "~nosuchuser/x", "/dev/null", "/proc/self/mem", "..", ".", "\udcff"),
+    *("'", '"', "{}", "%s", "{0}", "\x1b[31m", "meta", "cuda:99", "int4", "a\tb", "🙂"),
+]
+YAML = [
+    *("", "[", "- 1", "a: *a", "a: &a [*a]", "points: {}", "points: [[1]]", "? [1]\n: 2", "points: 1e400"),
+    *(
+        "overwrite: true",
+        "out: /tmp/x",
+        "seed: " + "9" * 5000,
+        "[" * 3000,
+        "\x00",
+        "points: 2001-99-99",
+        "1: 2",
+    ),
+    *("preset: 3", "preset: [quick]", "points: !!python/object:os.system x", "<<: {points: 3}", "degrees: 3"),
+]
+
+
+class Hang(BaseException):
+    """A call took longer than it may."""
+
+
+@contextlib.contextmanager
+def alarm() -> Iterator[None]:
+    def ring(number: int, frame: object) -> None:
+        raise Hang
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(LIMIT)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def call(words: list[str]) -> str:
+    """What was wrong with how the command line took these words; empty if nothing."""
+    out, err = io.TextIOWrapper(io.BytesIO()), io.TextIOWrapper(io.BytesIO(), errors="backslashreplace")
+    try:
+        with alarm(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = main(words)
+    except Hang:
+        return f"longer than {LIMIT} s"
+    except BaseException:
+        return traceback.format_exc(limit=-3)
+    err.flush()
+    said = err.buffer.getvalue().decode(errors="replace")  # type: ignore[attr-defined]
+    if "defect of joma" in said or "Traceback" in said:
+        return said
+    if status == 2 and said.count("\n") != 1:
+        return f"{said.count(chr(10))} lines: {said[:500]}"
+    return "" if status in (0, 1, 2) else f"status {status}"
+
+
+def command_line(chance: random.Random) -> list[str]:
+    """Words that might be a command, most of them wrong; none that would run for long."""
+    command = chance.choice([*COMMANDS, *COMMANDS, "rnu", ""])
+    words = [command]
+    if command in ("demo", "check"):
+        return [*words, chance.choice([*ODD[4:12], "--json=3", "--ouut", "theorem22"])]
+    if command == "run":
+        words.append(chance.choice([*catalog.names(), *ODD]))
+        # An experiment is only reached with a setting that it refuses.
+        words += ["--seed", chance.choice(["x", "-1", str(2**70), "²"])]
+    options = [
+        "--text",
+        "--tokens",
+        "--layers",
+        "--out",
+        "--points",
+        "--degrees",
+        "--config",
+        "--quiet",
+        "--json",
+    ]
+    options += [
+        "--weights",
+        "--csv",
+        "--rows",
+        "--device",
+        "--dtype",
+        "--no-quiet",
+        "--preset",
+        "--overwrite=2",
+        "-q",
+    ]
+    for _ in range(chance.randrange(5)):
+        words.append(chance.choice(options))
+        if chance.random() < 0.7:
+            words.append(chance.choice(ODD))
+    return words
+
+
+def hostile_file(chance: random.Random, folder: Path, number: int) -> list[str]:
+    """Write a hostile file and return the words of a command that reads it."""
+    kind = chance.choice(["yaml", "text", "weights", "settings", "claims", "table"])
+    path = folder / f"{number}"
+    noise = chance.choice(
+        [chance.randbytes(chance.randrange(300)), b"", b"{}", b"[" * 3000, b'{"a": ' * 2000]
+    )
+    if kind == "yaml":
+        path.write_text(chance.choice(YAML))
+        return ["run", "fig9", "--config", str(path), "--seed", "x"][: chance.choice([4, 6])]
+    if kind == "text":
+        path = path.with_suffix(chance.choice([".txt", ".npy", ".parquet", ".jsonl", ".json", ".csv"]))
+        os.mkfifo(path) if chance.random() < 0.1 else path.write_bytes(noise)
+        return ["probe", str(folder / "nomodel"), "--text", str(path)]
+    path.mkdir()
+    if kind == "weights":
+        target = path / chance.choice(
+            ["model.safetensors", "model.safetensors.index.json", "a.gguf", "config.json"]
+        )
+        way = chance.random()
+        if way < 0.1:
+            os.mkfifo(target)
+        elif way < 0.2:
+            target.symlink_to(target)
+        elif way < 0.3:
+            target.mkdir()
+        else:
+            header = chance.choice(
+                [b'{"a": {"dtype": "F32", "shape": [1e999], "data_offsets": [0, 4]}}', noise]
+            )
+            size = chance.choice([len(header), 2**62, 0])
+            target.write_bytes(chance.choice([size.to_bytes(8, "little") + header, b"GGUF" + noise, noise]))
+        return ["probe", str(path), "--weights", "--out", str(folder / f"out-{number}")]
+    names = {"settings": "settings.yaml", "claims": "claims.json", "table": "t.parquet"}
+    good = {
+        "settings.yaml": b"experiment: x\nsettings: {}\ntables: [t]\n",
+        "claims.json": b"[]",
+        "t.parquet": b"PAR1",
+    }
+    for name, content in good.items():
+        (path / name).write_bytes(content)
+    broken = path / names[kind]
+    broken.unlink()
+    if chance.random() < 0.15:
+        os.mkfifo(broken)
+    else:
+        broken.write_bytes(chance.choice([noise, chance.choice(YAML).encode()]))
+    return ["report", str(path)]
+
+
+def fuzz(lines: int, files: int, seed: int) -> int:
+    """The number of calls that went wrong; each is printed."""
+    chance = random.Random(seed)
+    wrong = 0
+    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
+        for number in range(lines + files):
+            words = command_line(chance) if number < lines else hostile_file(chance, Path(name), number)
+            said = call(words)
+            if said:
+                wrong += 1
+                print(ascii([word[:80] for word in words]), said, sep="\n", flush=True)
+    print(f"{lines} command lines, {files} hostile files: {wrong} went wrong")
+    return wrong
+
+
+if __name__ == "__main__":
+    numbers = [int(word) for word in sys.argv[1:]]
+    sys.exit(bool(fuzz(*[*numbers, *(1000, 300, 0)[len(numbers) :]])))
