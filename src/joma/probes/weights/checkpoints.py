@@ -15,6 +15,7 @@ from pathlib import Path
 from torch import Tensor
 
 from joma.errors import InputError, nearest
+from joma.files import regular
 from joma.probes.weights.effective import Weight, weights_in
 from joma.probes.weights.formats import GgufShard, PickledShard, SafetensorsShard
 from joma.probes.weights.shard import Room, Shard, TensorEntry
@@ -200,8 +201,9 @@ def open_shard(path: Path) -> Shard:
     """One file, by its suffix.
 
     Raises:
-        InputError: an unknown suffix, or a file that is damaged or would run code.
+        InputError: an unknown suffix, no regular file, or one that is damaged or would run code.
     """
+    regular(path)
     if path.suffix == ".safetensors":
         return SafetensorsShard(path)
     if path.suffix == ".gguf":
