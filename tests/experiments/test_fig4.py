@@ -137,3 +137,8 @@ def test_a_rebound_is_visible_and_not_there_without_attention(tables, monkeypatc
     monkeypatch.setattr(claims, "extremes_of", extremes)
     found = {claim.id: claim.verdict for claim in Fig4().claims(tables)}
     assert found["fig4.eq6_rebound"] == found["fig4.script_rebound"] == verdict
+
+
+def test_the_clock_of_the_script_is_judged_by_half_its_step(tables):
+    (claim,) = [claim for claim in Fig4().claims(tables) if claim.id == "fig4.script_is_eq6"]
+    assert claim.tolerance == pytest.approx(Fig4().learning_rate / 2, rel=1e-12)
