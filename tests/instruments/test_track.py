@@ -135,7 +135,7 @@ def test_the_command_ends_with_the_list_of_what_was_lost(
     assert planned["bytes_to_fetch"] == 0
     assert planned["seconds"] > 0
     assert main(["track", str(stored), "--dry-run"]) == 0
-    assert "contents to measure" in capsys.readouterr().out
+    assert "15 members, 14 contents" in capsys.readouterr().out
 
 
 def test_a_new_checkpoint_adds_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from joma.claim import Claim, judge
+from joma.claim import Claim, judge, not_tested
 from joma.experiments.joint_dynamics import JointDynamics
 from joma.experiments.joint_dynamics.tables import of_layers
 
@@ -127,6 +127,9 @@ def grows_with_training(curves: pd.DataFrame) -> Claim:
     )
 
 
+_SIGN_STATEMENT = "the sign of the index is that of attention's correlation with the size of the values"
+
+
 def sign_of_the_values(curves: pd.DataFrame, seed: int) -> Claim:
     """What decides the sign: the size of the values."""
     keys = ["run", "layer", "step"]
@@ -141,13 +144,20 @@ def sign_of_the_values(curves: pd.DataFrame, seed: int) -> Claim:
     clear = index.abs() > chance(curves)
     signs = np.array((index > 0)[clear]), np.array((size > 0)[clear])
     same = signs[0] == signs[1]
+    if not len(same):
+        return not_tested(
+            id="joint_dynamics.values",
+            source="joma (seen first in a pretrained model)",
+            statement=_SIGN_STATEMENT,
+            reason="no index lies beyond chance",
+        )
     random = np.random.default_rng(seed)
     null = float(np.quantile([(random.permutation(signs[0]) == signs[1]).mean() for _ in range(1000)], 0.95))
     return judge(
         bool(same.mean() >= SAME_SIGN and same.mean() > null),
         id="joint_dynamics.values",
         source="joma (seen first in a pretrained model)",
-        statement="the sign of the index is that of attention's correlation with the size of the values",
+        statement=_SIGN_STATEMENT,
         expected=f"the same sign in at least {SAME_SIGN:.0%} of what lies beyond chance, more than in the "
         "null",
         measured=same.mean(),

@@ -13,6 +13,7 @@ import pandas as pd
 from joma.errors import InputError, RunDirectoryError
 from joma.files import whole_file, write_text
 from joma.probes.live.messages import Message
+from joma.probes.live.rows import COLUMNS
 
 _FACTS, _TABLE, _STATE = "monitor.json", "monitor.parquet", "state.json"
 _MESSAGES = "messages.json"
@@ -120,7 +121,7 @@ def read_table(path: Path) -> pd.DataFrame:
                 f"{file} is damaged ({reason}); delete it to go on without it."
             ) from error
     if not tables:
-        return pd.DataFrame({"step": pd.Series(dtype="int64"), "metric": pd.Series(dtype="str")})
+        return pd.DataFrame(columns=list(COLUMNS))
     keys = ["step", "layer", "module", "call", "head", "metric"]
     table = pd.concat(tables, ignore_index=True).drop_duplicates(keys, keep="last")
     return table.sort_values("step", kind="stable", ignore_index=True)
