@@ -19,3 +19,9 @@ def test_every_public_name_is_found() -> None:
 def test_import_is_light() -> None:
     code = "import sys, joma; sys.exit(bool({'torch', 'numpy', 'pandas'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_dir_shows_public_names_only() -> None:
+    assert [name for name in dir(joma) if name.startswith("_") and name != "__version__"] == []
+    assert {"InputError", "Monitor", "theory"} <= set(dir(joma))
+    assert joma.theory.RESULTS

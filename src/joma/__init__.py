@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from joma.version import __version__
 
 if TYPE_CHECKING:
+    from joma.errors import InputError, JomaError
     from joma.instruments.probe.run import write_probe
     from joma.instruments.track.series import Track, track
     from joma.measures.attention.entropy import AttentionEntropy, attention_entropy
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AttentionEntropy": "joma.measures.attention.entropy",
+    "InputError": "joma.errors",
+    "JomaError": "joma.errors",
     "Monitor": "joma.probes.live.monitor",
     "Neurons": "joma.probes.neurons.probe",
     "Probe": "joma.probes.probe",
@@ -55,6 +58,8 @@ _SUBMODULES = ("hf", "lightning", "theory")
 
 __all__ = [
     "AttentionEntropy",
+    "InputError",
+    "JomaError",
     "Monitor",
     "Neurons",
     "Probe",
@@ -88,4 +93,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*__all__, *_SUBMODULES})

@@ -37,7 +37,8 @@ def norm_gain(norm: nn.Module, width: int) -> tuple[Tensor, bool]:
         return given / given.square().mean().sqrt()
 
     try:
-        plus, minus, level, random = at(centred), at(-centred), at(torch.full_like(centred, size)), at(other)
+        points = (centred, -centred, torch.full_like(centred, size), other)
+        plus, minus, level, random = (at(point).detach() for point in points)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         raise InputError(
             f"{type(norm).__name__} does not work on vectors of {width}: {error}".rstrip(".") + "."
