@@ -181,7 +181,7 @@ def test_a_defect_is_one_line_too(
         (["run", "toy", "--fail-at", "0"], 1, "part 0 diverged; lower the rate"),
         (["run", "toy", "--out", "/proc/nowhere"], 2, "cannot be written"),
         (["probe", "./nowhere", "--weights"], 2, "./nowhere does not exist"),
-        (["report", "nowhere"], 2, "nowhere is not a directory"),
+        (["report", "nowhere"], 2, "'nowhere' is not a directory"),
         (["report", "."], 2, "holds no run"),
         (["check", "theorem22"], 2, "no group of checks 'theorem22'; did you mean 'theorem2'"),
     ],

@@ -287,6 +287,7 @@ def test_precision_at_large_logits(dtype: torch.dtype, size: int, spread: float)
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**31), st.floats(-2, 3.5), st.floats(-2, 2.5), st.sampled_from([1, 4, 16, 64, 128]))
 @example(22433, 0.625, 2.0, 4)
+@example(0, 3.0, 2.5, 16)
 def test_the_estimate_is_never_below_the_error(seed: int, spread: float, offset: float, width: int) -> None:
     """40 examples of 2 x 2 x 68 rows in each of three forms, 10,880 and more: all magnitudes of logits,
     common offsets of the keys, widths; without the second computation in float64."""

@@ -274,6 +274,19 @@ def test_two_monitors_at_once_and_no_hook_after_many_steps() -> None:
     assert np.array_equal(both["value_x"], both["value_y"])
 
 
+def test_monitors_of_every_step_do_not_disturb_each_other() -> None:
+    model, *rest = start()
+    with Monitor(model, every=1) as first, Monitor(model, every=1, statistics=("entropy",)) as second:
+        for step in range(4):
+            loss = one(model, *rest)
+            first.step(step, loss=loss)
+            second.step(step, loss=loss)
+    a, b = (m.table().query("metric == 'entropy'") for m in (first, second))
+    assert sorted(set(a["step"])) == sorted(set(b["step"])) == [0, 1, 2, 3]
+    assert np.array_equal(a["value"], b["value"])
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
 @pytest.mark.parametrize(
     ("changes", "what"),
     [

@@ -235,7 +235,9 @@ def moments_of_sums(
     if scores.linear:
         # ... moves H by sum p (log p + H) ds. In a row that one key, however long, has to itself that is
         # little: every p changes by a factor of at most exp(2 ds), and with the others' the tail.
-        tail = 2 * entropy.abs() * (2 * every).expm1() + scores.key.shape[2] * (2 * every - _UNDERFLOW).exp()
+        # The clamp changes no minimum, and keeps an entropy of 0 from meeting infinity.
+        changed = (2 * every).clamp(max=60.0).expm1()
+        tail = 2 * entropy.abs() * changed + scores.key.shape[2] * (2 * every - _UNDERFLOW).exp()
         size = torch.minimum(size, tail / unit)
     size = size + adding
     if scores.bias is not None:
