@@ -368,3 +368,15 @@ def test_bad_models_and_passes_say_what_to_do() -> None:
         model(query, key)
     with pytest.raises(InputError, match=r"layers = \[7\]"):
         seen.table()
+
+
+def test_scores_that_overflow_are_called_that() -> None:
+    class Plain(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x @ x.transpose(-1, -2)).softmax(-1) @ x
+
+    model = Plain()
+    with watch(model) as seen:
+        model(torch.full((1, 1, 4, 8), 300.0, dtype=torch.float16))
+    with pytest.raises(InputError, match="own scores overflow in float16: their largest is inf"):
+        seen.table()

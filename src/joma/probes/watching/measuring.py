@@ -107,10 +107,19 @@ def measure(
 
 
 def _as_bias(logits: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    dtype = str(logits.dtype).removeprefix("torch.")
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
-    if valid is not None and not bool(torch.isfinite(logits.amax())):
+    # A row that sees no key has a largest score of -inf, and says so itself.
+    largest = logits.amax()
+    if valid is not None and not bool(torch.isfinite(largest)):
         logits = logits.masked_fill(~valid[:, None, :, None], 0.0)
+        largest = logits.amax()
+    if not bool(largest < torch.inf):
+        raise InputError(
+            f"the model's own scores overflow in {dtype}: their largest is {largest.item()}; run it in a "
+            "wider dtype, or scale its queries before the product."
+        )
     batch, heads, queries, keys = logits.shape
     return logits.new_zeros(batch, heads, queries, 1), logits.new_zeros(batch, heads, keys, 1), logits
 
