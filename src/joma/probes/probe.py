@@ -13,10 +13,9 @@ from torch import nn
 
 from joma.errors import InputError, nearest
 from joma.probes.reading.loading import LoadedModel, load_model
+from joma.probes.reading.ready import ReadyBatch, ReadyInputs
 from joma.probes.reading.settings import BATCH_TOKENS
 from joma.probes.reading.texts import (
-    ReadyBatch,
-    ReadyInputs,
     TokenBatch,
     Windows,
     windows,

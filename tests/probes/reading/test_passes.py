@@ -10,7 +10,8 @@ from torch import nn
 
 from joma.errors import InputError
 from joma.probes.reading.passes import device_of, run_batch, unwrapped
-from joma.probes.reading.texts import ReadyBatch, TokenBatch
+from joma.probes.reading.ready import ReadyBatch
+from joma.probes.reading.texts import TokenBatch
 from joma.probes.watching.watch import watch
 from probe_models import tiny_batch, tiny_model
 

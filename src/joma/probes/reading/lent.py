@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from joma.errors import InputError
 from joma.probes.families.anatomy import Block, find_blocks
-from joma.probes.reading.texts import ReadyBatch, TokenBatch
+from joma.probes.reading.ready import ReadyBatch
+from joma.probes.reading.texts import TokenBatch
 
 
 @contextmanager

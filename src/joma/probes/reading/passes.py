@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from joma.errors import InputError, UnfinishedError
-from joma.probes.reading.texts import ReadyBatch, TokenBatch
+from joma.probes.reading.ready import ReadyBatch
+from joma.probes.reading.texts import TokenBatch
 
 
 def run_batch(model: nn.Module, batch: TokenBatch, *, logits: bool = False) -> Any:
