@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from joma.checks import critical_points, isotropic, salience
+from joma.checks import critical_points, fig4, isotropic, salience
 
-CHECKS = {**isotropic.CHECKS, **critical_points.CHECKS, **salience.CHECKS}
+CHECKS = {**isotropic.CHECKS, **critical_points.CHECKS, **salience.CHECKS, **fig4.CHECKS}
 CORRECTED = {
     "lemma1.expectation",
     "lemma1.always_open",

@@ -19,6 +19,7 @@ MODULES = (
     "isotropic",
     "critical_points",
     "salience",
+    "fig4",
     "block_flow",
     "latent_tree",
     "feature_graph",
