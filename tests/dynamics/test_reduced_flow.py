@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from joma.dynamics import block_flow, reduced_flow
@@ -43,7 +43,13 @@ def setting(kind: str, seed: int = 0, *, name: str = "linear", spread: float = 1
 def test_reduced_flow_is_the_flow_for_linear_and_exp(kind, name, seed, weight_rate, attention_rate) -> None:
     block, arguments = setting(kind, seed, name=name)
     rates = {"weight_rate": weight_rate, "attention_rate": attention_rate}
-    reduced = reduced_flow.solve(block, **arguments, **rates)
+    try:
+        reduced = reduced_flow.solve(block, **arguments, **rates)
+    except InputError as error:
+        # Drawn with weights too large for their logits, whose sign linear attention then leaves open.
+        assert kind == "linear", error
+        assert "not decided by the weights" in str(error), error
+        reject()
     full = block_flow.solve(block, **arguments, **rates)
     for name in ("weights", "logits", "bias", "correction"):
         np.testing.assert_allclose(getattr(reduced, name), getattr(full, name), rtol=1e-8, atol=1e-8)
