@@ -158,7 +158,13 @@ RESULTS = (
         ("equation8",),
         ("theorem5",),
     ),
-    Result("JoMA Fig. 5", "which tokens are associated first", (), (), ("fig5", "latent_depth")),
+    Result(
+        "JoMA Fig. 5",
+        "which tokens are associated first, and in which layer",
+        ("models.stack.JomaStack",),
+        (),
+        ("fig5", "latent_depth", "deep_hierarchy"),
+    ),
     Result(
         "JoMA Fig. 6",
         "entropy of a trained decoder dips and bounces",

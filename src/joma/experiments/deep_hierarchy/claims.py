@@ -1,0 +1,212 @@
+"""Who is associated first, layer by layer; what attention, the tree and the labels have to do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from joma.claim import Claim, judge
+from joma.experiments.deep_hierarchy import (
+    FROZEN,
+    LONE,
+    SHUFFLED,
+    SHUFFLED_CLASSES,
+    SINGLE,
+    STOPS,
+    TREE,
+    WEAK,
+    DeepHierarchy,
+)
+
+SIBLING, COUSIN = 1, 2
+
+
+def claims(settings: DeepHierarchy, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+    """Every claim, from the tables alone; all of them in every seed."""
+    grown = _ends(tables["associations"], ["task", "run", "seed", "layer", "height"])
+    loss = _ends(tables["losses"], ["task", "run", "seed"])
+    when = half_times(tables["associations"])
+    return [
+        *_order(settings, when, "tokens", "its token told from contexts without it"),
+        *_order(settings, when, "classes", "class labels"),
+        _families_meet(grown),
+        _lone(settings, grown),
+        _labels(grown),
+        _depth(loss),
+        _bounce(tables["entropy"], loss),
+    ]
+
+
+def _ends(table: pd.DataFrame, keys: list[str]) -> pd.Series:
+    return table[table["step"] == table["step"].max()].set_index(keys)["value"]
+
+
+def half_times(associations: pd.DataFrame) -> pd.Series:
+    """When each association has gained half of the most that it gains, between moments by a line."""
+    found = {}
+    keys = ["task", "run", "seed", "layer", "height"]
+    for key, curve in associations.sort_values("step").groupby(keys):
+        value, time = curve["value"].to_numpy(), curve["time"].to_numpy()
+        half = 0.5 * value.max()
+        after = int((value >= half).argmax())
+        before = max(after - 1, 0)
+        rise = value[after] - value[before]
+        share = (half - value[before]) / rise if rise > 0 else 0.0
+        found[key] = float(time[before] + share * (time[after] - time[before]))
+    return pd.Series(found).rename_axis(keys)
+
+
+def _of(series: pd.Series, task: str, run: str, layer: int, height: int) -> pd.Series:
+    """By seed."""
+    return series.xs((task, run, layer, height), level=("task", "run", "layer", "height"))
+
+
+def _shown(values: pd.Series) -> str:
+    return f"{values.min():.3g} to {values.max():.3g}"
+
+
+def _order(settings: DeepHierarchy, when: pd.Series, task: str, learned: str) -> list[Claim]:
+    """Cousins' half time over siblings', within layer 1 and from layer 1 to layer 2."""
+    runs = [TREE, SHUFFLED, FROZEN, *([WEAK] if task == "tokens" else [])]
+    found = []
+    for layer, name, statement in (
+        (1, "siblings_first", "In layer 1 a query associates with its sibling before its cousins"),
+        (2, "layer_by_layer", "Siblings are associated in layer 1 before cousins are in layer 2"),
+    ):
+        ratio = {run: _of(when, task, run, layer, COUSIN) / _of(when, task, run, 1, SIBLING) for run in runs}
+        others = "; ".join(f"{run} {_shown(ratio[run])}" for run in runs)
+        found.append(
+            judge(
+                bool(ratio[TREE].min() > 1 and (ratio[TREE] > ratio[SHUFFLED]).all()),
+                id=f"deep_hierarchy.{task}_{name}",
+                source="JoMA Sec. 5, Fig. 5(c)",
+                statement=f"{statement} (learned: {learned}).",
+                expected="cousins' time of half growth over siblings' above 1, and above that of the same "
+                "seed's shuffled tree, in every seed",
+                measured=float(ratio[TREE].median()),
+                null=float(ratio[SHUFFLED].median()),
+                null_description="shuffled trees (medians over seeds)",
+                evidence=f"{settings.seeds} seeds, kappa = {settings.kappa:g}: {others}",
+            )
+        )
+    if task == "tokens":
+        found.append(
+            judge(
+                bool(
+                    (ratio[TREE] > ratio[FROZEN]).all()
+                    and ratio[FROZEN].max() < 1
+                    and (ratio[TREE] > ratio[WEAK]).all()
+                ),
+                id="deep_hierarchy.attention_orders",
+                source="JoMA Sec. 5, 'self-attention mechanism is adaptive to the structure'",
+                statement="It is attention that puts the layers in this order: with W_Q and W_K kept at "
+                "their start, cousins are associated in layer 2 no later than siblings in layer 1.",
+                expected="with attention above 1, with frozen attention below, in every seed; with weak "
+                "attention less than with strong",
+                measured=float(ratio[TREE].min()),
+                null=float(ratio[FROZEN].max()),
+                null_description="largest with frozen attention",
+                evidence="cousins' time in layer 2 over siblings' in layer 1; kappa = 1: "
+                + _shown(ratio[WEAK]),
+            )
+        )
+    return found
+
+
+def _families_meet(grown: pd.Series) -> Claim:
+    share = {
+        run: _of(grown, "tokens", run, 2, COUSIN) / _of(grown, "tokens", run, 2, SIBLING)
+        for run in (TREE, SHUFFLED, FROZEN, WEAK)
+    }
+    return judge(
+        bool(share[TREE].min() > 1 and (share[TREE] > share[SHUFFLED]).all()),
+        id="deep_hierarchy.families_meet",
+        source="JoMA Sec. 5, Fig. 5(c)",
+        statement="On the next level the latents meet: in layer 2 a query associates with its cousins' units "
+        "more than with its sibling's.",
+        expected="above 1, and above the shuffled tree's of the same seed, in every seed",
+        measured=float(share[TREE].median()),
+        null=float(share[SHUFFLED].median()),
+        null_description="shuffled trees (medians over seeds)",
+        evidence="cousins' association in layer 2 over siblings', at the end: "
+        + "; ".join(f"{run} {_shown(values)}" for run, values in share.items()),
+    )
+
+
+def _lone(settings: DeepHierarchy, grown: pd.Series) -> Claim:
+    gain = _of(grown, "tokens", LONE, 1, COUSIN) / _of(grown, "tokens", TREE, 1, COUSIN)
+    other = settings.levels + 1
+    null = _of(grown, "tokens", LONE, 1, other) / _of(grown, "tokens", TREE, 1, other)
+    return judge(
+        bool(gain.min() > 1 and (gain > null).all()),
+        id="deep_hierarchy.not_picked_up",
+        source="JoMA Sec. 5, 'if they have not been picked up by other tokens'",
+        statement="A query associates directly with a cousin that has no sibling more than with one that "
+        "has.",
+        expected="above 1, and above the same ratio for tokens of the other tree, in every seed",
+        measured=float(gain.median()),
+        null=float(null.median()),
+        null_description="the same ratio for tokens of the other tree (medians over seeds)",
+        evidence=f"association in layer 1 with lone cousins over that with the others: {_shown(gain)}; "
+        f"other tree {_shown(null)}",
+    )
+
+
+def _labels(grown: pd.Series) -> Claim:
+    first = {run: _of(grown, "classes", run, 1, SIBLING) for run in (TREE, SHUFFLED, SHUFFLED_CLASSES)}
+    ratio = {run: first[run] / _of(grown, "classes", run, 1, COUSIN) for run in (TREE, SHUFFLED)}
+    learned = first[TREE].min() > 10 * first[SHUFFLED_CLASSES].max()
+    return judge(
+        bool(ratio[TREE].min() > 1 and (ratio[TREE] > ratio[SHUFFLED]).all() and learned),
+        id="deep_hierarchy.classes_prefer_siblings",
+        source="JoMA Sec. 5",
+        statement="Learning class labels, a query in the end associates with its sibling more than with its "
+        "cousins.",
+        expected="siblings' over cousins' association above 1, and above the shuffled tree's of the same "
+        "seed, in every seed; with shuffled classes less than a tenth of the association",
+        measured=float(ratio[TREE].median()),
+        null=float(ratio[SHUFFLED].median()),
+        null_description="shuffled trees (medians over seeds)",
+        evidence=f"{_shown(ratio[TREE])}, shuffled tree {_shown(ratio[SHUFFLED])}; siblings' association "
+        f"{_shown(first[TREE])}, with shuffled classes {_shown(first[SHUFFLED_CLASSES])}",
+    )
+
+
+def _depth(loss: pd.Series) -> Claim:
+    deep, single, frozen = (loss["tokens"][run] for run in (TREE, SINGLE, FROZEN))
+    return judge(
+        bool((deep < single).all()),
+        id="deep_hierarchy.depth_helps",
+        source="JoMA Sec. 5 (several layers learn a hierarchy)",
+        statement="The stack ends nearer to the best prediction than a single layer of as many weights.",
+        expected="less excess loss, in every seed",
+        measured=float(deep.max()),
+        null=float(single.min()),
+        null_description="least excess loss of a single layer with as many weights",
+        evidence=f"excess loss (0: the best, 1: without context) {_shown(deep)}; single layer "
+        f"{_shown(single)}; stack with frozen attention {_shown(frozen)}",
+    )
+
+
+def _bounce(entropy: pd.DataFrame, loss: pd.Series) -> Claim:
+    def rebound(run: str) -> float:
+        curves = entropy.query("task == 'classes' and run == @run").groupby("seed")["value"]
+        return float((curves.last() - curves.min()).min())
+
+    earlier, dip, later = (loss["classes"][run] - loss["classes"][TREE] for run in STOPS)
+    null = 0.5 * (earlier + later)
+    never = loss["classes"][FROZEN] - loss["classes"][TREE]
+    return judge(
+        bool(dip.min() > 0 and (dip > null).all() and rebound(TREE) > 0.001),
+        id="deep_hierarchy.bounce_is_of_use",
+        source="JoMA Sec. 4, poster ('useful in multiple Transformer layers')",
+        statement="In the stack the bounce is of use: attention that stops at the dip of its entropy costs "
+        "more than one that stops as much earlier or later.",
+        expected="a cost in excess loss above 0 and above the mean of the other two, in every seed",
+        measured=float(dip.median()),
+        null=float(null.median()),
+        null_description="mean cost of a stop earlier and later (medians over seeds)",
+        evidence=f"cost {_shown(dip)}, earlier {_shown(earlier)}, later {_shown(later)}; attention that "
+        f"never learns costs {_shown(never)}; rebound of at least {rebound(TREE):.3f} nats",
+    )

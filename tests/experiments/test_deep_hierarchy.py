@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from joma.errors import InputError
+from joma.experiments.deep_hierarchy import (
+    LONE,
+    RUNS,
+    SHUFFLED,
+    SHUFFLED_CLASSES,
+    SINGLE,
+    TREE,
+    DeepHierarchy,
+)
+from joma.experiments.deep_hierarchy.claims import half_times
+from joma.experiments.deep_hierarchy.run import _train, network
+from joma.experiments.deep_hierarchy.sequences import forest, heights, questions
+from joma.progress import Progress
+from joma.reporting.figures import style
+
+SMALL = DeepHierarchy(sequences=2000, steps=30)
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return SMALL.run(Progress(quiet=True))
+
+
+def test_every_task_and_run_is_measured_and_claimed(tables):
+    losses = tables["losses"]
+    cells = {(task, run) for task, runs in RUNS.items() for run in runs}
+    assert set(map(tuple, losses[["task", "run"]].drop_duplicates().to_numpy())) == cells
+    start = losses[losses["step"] == 0]
+    np.testing.assert_allclose(start.query("task == 'classes'")["value"], 1.0, atol=0.1)
+    claims = SMALL.claims(tables)
+    assert len({claim.id for claim in claims}) == len(claims) == 10
+    assert all(claim.null is not None and claim.null_description for claim in claims)
+
+
+def test_the_figure_is_drawn(tables):
+    with style():
+        assert len(SMALL.draw(tables).axes) == 3
+
+
+def test_heights_are_those_of_the_trees():
+    found = heights(SMALL, TREE)
+    assert found[0].tolist() == [0, 1, 2, 2, 3, 3, 3, 3]
+    np.testing.assert_array_equal(found, found.T)
+    deep = heights(DeepHierarchy(levels=3, layers=3), TREE)
+    assert deep[0].tolist() == [0, 1, 2, 2, 3, 3, 3, 3] + [4] * 8
+    lone = heights(SMALL, LONE)
+    assert lone[0].tolist() == [-1, -1, 2, -1, -1, 3]
+    assert set(lone[2]) == {-1}
+
+
+def test_sequences_correlate_by_height_and_shuffled_ones_do_not():
+    def correlations(run: str) -> np.ndarray:
+        asked = questions(SMALL, "classes", run, 3)
+        mean = asked.weights @ asked.inputs
+        centred = asked.inputs - mean
+        moments = centred.T @ (asked.weights[:, None] * centred)
+        spread = np.sqrt(np.diag(moments))
+        return moments / np.outer(spread, spread)
+
+    height, found = heights(SMALL, TREE), correlations(TREE)
+    rho = SMALL.edge_correlation
+    for h, expected in ((1, rho**2), (2, rho**4), (3, 0.0)):
+        assert found[height == h].mean() == pytest.approx(expected, abs=0.03)
+    mixed = correlations(SHUFFLED)
+    assert mixed[height == 1].mean() == pytest.approx(mixed[height == 2].mean(), abs=0.03)
+    assert mixed[height == 1].mean() == pytest.approx((rho**2 + 2 * rho**4) / 3, abs=0.03)
+
+
+def test_the_query_is_hidden_and_the_answers_are_shares():
+    asked = questions(SMALL, "tokens", TREE, 0)
+    rows = np.arange(len(asked.asked))
+    assert not asked.inputs[rows, asked.asked].any()
+    assert asked.present[rows, asked.asked].all()
+    assert asked.weights.sum() == pytest.approx(8)
+    # The share of contexts with m, weighted, is how often m is in a sequence: one half.
+    assert asked.weights @ asked.answers[:, 1] == pytest.approx(4, abs=0.1)
+    assert 0 < asked.floor < asked.ceiling == pytest.approx(8 * np.log(2), abs=0.02)
+
+
+def test_shuffled_classes_know_nothing():
+    asked = questions(SMALL, "classes", SHUFFLED_CLASSES, 0)
+    real = questions(SMALL, "classes", TREE, 0)
+    assert asked.ceiling - asked.floor < 0.4 * (real.ceiling - real.floor)
+
+
+def test_a_single_layer_has_as_many_weights():
+    def count(run: str) -> int:
+        return sum(v.numel() for v in network(SMALL, run, 8).weights)
+
+    assert count(SINGLE) == count(TREE)
+    assert forest(SMALL, LONE).nodes == forest(SMALL, TREE).nodes - 2
+
+
+def test_half_times_lie_between_moments(tables):
+    associations = tables["associations"].copy()
+    associations["value"] = associations["time"] ** 2
+    expected = associations["time"].groupby(associations["task"]).max() / 2**0.5
+    for task, at in half_times(associations).groupby("task"):
+        np.testing.assert_allclose(at, expected[task], rtol=0.02)
+
+
+@pytest.mark.slow
+def test_siblings_come_first_and_families_meet_a_layer_later():
+    found = DeepHierarchy()
+    tables = found.run(Progress(quiet=True))
+    verdicts = {claim.id.partition(".")[2]: claim.verdict for claim in found.claims(tables)}
+    for name in ("tokens_layer_by_layer", "attention_orders", "classes_prefer_siblings"):
+        assert verdicts[name] == "holds", name
+
+
+def test_the_same_seed_gives_the_same_table():
+    first, second = (_train(SMALL, "tokens", TREE, 1, Progress(quiet=True)) for _ in range(2))
+    assert first.equals(second)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"levels": 3}, "tree of 3 levels is deeper than a stack of 2 layers"),
+        ({"units": 3}, "units = 3 is odd"),
+        ({"seeds": 3}, "seeds"),
+        ({"edge_correlation": 1.0}, "edge_correlation"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        DeepHierarchy(**settings)
