@@ -9,6 +9,7 @@ import torch
 from joma.errors import InputError
 from joma.experiments.bounce_helps import BounceHelps
 from joma.experiments.bounce_helps.freezing import FrozenProjections, PinnedEntropy, stop_attention
+from joma.measures.bounce import smooth
 from joma.measures.entropy import entropy_of_probabilities
 from joma.models.decoder import Decoder
 from joma.progress import Progress
@@ -137,7 +138,27 @@ def test_runs_without_a_bounce_say_nothing_of_it(tables, costs):
     bounces = tables["bounces"].assign(rebound_probability=0.3)
     claims = {c.id.split(".")[1]: c for c in TINY.claims({**tables, "costs": costs, "bounces": bounces})}
     assert [claims[name].verdict for name in IDS] == ["not tested"] * 4
-    assert claims["bounces"].verdict == "fails"
+
+
+@pytest.mark.parametrize(
+    ("probability", "rebound", "verdict"),
+    [(0.01, 0.4, "holds"), (0.3, 0.05, "fails"), (0.3, 0.4, "not tested")],
+)
+def test_seeds_that_rise_at_different_times_cannot_tell(tables, costs, probability, rebound, verdict):
+    told = {"rebound_probability": probability, "rebound": rebound, "rebound_null": 0.1}
+    claim = TINY.claims({**tables, "costs": costs, "bounces": tables["bounces"].assign(**told)})[0]
+    assert claim.verdict == verdict
+
+
+def test_a_rebound_is_the_rise_after_the_dip(tables):
+    curves = tables["curves"].query(
+        "way == '' and metric == 'attention_entropy' and depth == 1 and seed == 0"
+    )
+    curve = curves.groupby("step")["value"].mean()
+    level = pd.Series(smooth(curve.to_numpy(), 3), index=curve.index)
+    row = tables["bounces"].query("depth == 1 and seed == 0").iloc[0]
+    after = [value for step, value in level.items() if step >= row["dip_step"]]
+    assert row["rebound"] == pytest.approx(max(after) - level[row["dip_step"]])
 
 
 def test_other_stops_are_as_far_from_the_dip(tables):

@@ -43,13 +43,14 @@ def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_run_directory(run: Run) -> None:
-    assert {"neurons", "null", "layers", "contexts", "context_tokens", "model"} == set(run.tables)
+    of_model = {"neurons", "null", "layers", "contexts", "context_tokens", "model"}
+    assert of_model | {"untrained_neurons", "untrained_layers"} == set(run.tables)
     neurons = run.tables["neurons"]
     assert len(neurons) == 2 * 48 * neurons["metric"].nunique()
     assert run.tables["model"]["tokens"].iloc[0] == 1200
     assert [claim.id for claim in run.claims] == [
         "neurons.exists",
-        "neurons.more_than_chance",
+        "neurons.learned",
         "neurons.unrelated",
         "neurons.different_queries",
         "neurons.selective",
@@ -61,6 +62,32 @@ def test_run_directory(run: Run) -> None:
         contexts.groupby(["layer", "neuron"])["activation"].apply(lambda a: a.is_monotonic_decreasing).all()
     )
     json.dumps([claim.as_dict() for claim in run.claims])
+
+
+def test_nothing_holds_of_a_model_that_has_learned_nothing(run: Run) -> None:
+    assert run.tables["untrained_neurons"]["copy"].nunique() == 3
+    assert "holds" not in {claim.verdict for claim in run.claims}
+    assert {
+        claim.verdict for claim in run.claims if claim.id in ("neurons.learned", "neurons.selective")
+    } == {"fails"}
+
+
+def test_untrained_networks_are_left_out_by_name(folder: Path) -> None:
+    found = probe_neurons(folder, TEXT, length=24, batch_tokens=96, layers=[1], top=8, null="none")
+    assert "untrained_neurons" not in found.tables
+    claims = NeuronsRun().claims(found.tables)
+    assert {claim.verdict for claim in claims} == {"not tested"}
+    with pytest.raises(InputError, match="null = 'random' is unknown"):
+        probe_neurons(folder, TEXT, null="random")
+
+
+def test_a_model_as_an_object_stands_beside_its_untrained_copies_or_those_given() -> None:
+    model, other = tiny_model("llama"), tiny_model("llama")
+    drawn = probe_neurons(model, TEXT, length=24, batch_tokens=96, layers=[1], top=8, copies=1)
+    given = probe_neurons(model, TEXT, length=24, batch_tokens=96, layers=[1], top=8, null=[other])
+    assert list(drawn.tables["untrained_neurons"]["copy"].unique()) == [0]
+    assert given.tables["untrained_neurons"]["value"].equals(given.tables["neurons"]["value"])
+    assert not drawn.tables["untrained_neurons"]["value"].equals(drawn.tables["neurons"]["value"])
 
 
 def test_text_for_the_terminal(run: Run) -> None:

@@ -67,7 +67,10 @@ def _by_layer(axes: Axes, tables: Mapping[str, pd.DataFrame]) -> None:
     ):
         if f"{prefix}layers" not in tables:
             continue
-        for number, (stack, part) in enumerate(tables[f"{prefix}layers"].groupby("stack", sort=False)):
+        table = tables[f"{prefix}layers"]
+        if "copy" in table:  # untrained networks: their mean
+            table = table.groupby(["layer", "stack"], sort=False).mean().reset_index()
+        for number, (stack, part) in enumerate(table.groupby("stack", sort=False)):
             axes.plot(
                 part["layer"],
                 part["share_p_below_5_percent"],

@@ -95,7 +95,7 @@ def _bounces(settings: BounceHelps, curves: pd.DataFrame) -> pd.DataFrame:
                     "seed": seed,
                     "dip_step": dip,
                     "dip_value": level[dip],
-                    "rebound": level[dip:].max() - level[dip],
+                    "rebound": level.loc[dip:].max() - level[dip],
                     "rebound_null": found.rebound_null,
                     "rebound_probability": found.rebound_probability,
                     "earlier_step": dip - chosen,

@@ -51,7 +51,7 @@ def claims(settings: Embeddings, tables: Mapping[str, pd.DataFrame]) -> list[Cla
                     tolerance,
                     id=f"embeddings.{name}_{attention}",
                     source="JoMA Sec. 7, Thm 1",
-                    statement=statement,
+                    statement=f"{statement[:-1]} ({attention} attention).",
                     null=worst(own, "theorem 1", attention) if has_null else None,
                     null_description=f"Theorem 1's constant in the model '{own}'" if has_null else "",
                     evidence=f"{attention} attention: drift over how far the terms moved, at the end, "

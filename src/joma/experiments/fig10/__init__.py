@@ -50,7 +50,9 @@ class Fig10(Experiment):
     smallest: int = setting(3, "contexts that make a pattern", at_least=2)
     shown: int = setting(12, "neurons whose contexts are written out", at_least=1)
     seeds: int = setting(
-        3, "decoders that are trained, with seeds seed, seed + 1, ...; one where a model is given", at_least=1
+        3,
+        "decoders that are trained, with seeds seed, seed + 1, ...; of a given model, untrained copies",
+        at_least=1,
     )
     layers: int = setting(2, "layers of the decoder that is trained", at_least=1)
     steps: int = setting(900, "minibatches of its training", at_least=1)

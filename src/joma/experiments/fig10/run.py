@@ -9,7 +9,6 @@ from functools import partial
 from typing import NamedTuple
 
 import pandas as pd
-import torch
 from torch import nn
 
 from joma.data.corpora import load_corpus
@@ -22,6 +21,7 @@ from joma.probes.neurons.meaning import embedding_matrix
 from joma.probes.neurons.probe import piece_of, superposition_tables
 from joma.probes.reading.loading import load_model
 from joma.probes.reading.texts import Windows, windows
+from joma.probes.reading.untrained import untrained_copy
 from joma.progress import Progress
 from joma.training.loop import Recipe, reproducible, train
 
@@ -49,7 +49,7 @@ def run(settings: Fig10, progress: Progress) -> dict[str, pd.DataFrame]:
         "window": subject.pieces.length,
     }
     tables = _both(settings, subject, progress) | {"model": pd.DataFrame([description])}
-    others = range(settings.seed + 1, settings.seed + (1 if settings.model else settings.seeds))
+    others = range(settings.seed + 1, settings.seed + settings.seeds)
     if others:
         parts = progress.parts({f"seed-{seed}": partial(_scores, settings, seed) for seed in others})
         tables["seeds"] = gathered(parts)
@@ -57,18 +57,26 @@ def run(settings: Fig10, progress: Progress) -> dict[str, pd.DataFrame]:
 
 
 def _scores(settings: Fig10, seed: int, progress: Progress) -> pd.DataFrame:
-    """Scores and nulls of another seed's networks, one below the other."""
+    """Scores and nulls of another seed's networks, one below the other; of a model that is there, only an
+    untrained one has another seed."""
     of_seed = dataclasses.replace(settings, seed=seed)
-    tables = _both(of_seed, _trained_here(of_seed, progress), progress)
-    return pd.concat([tables[name].assign(seed=seed, table=name) for name in SCORES], ignore_index=True)
+    if settings.model:
+        subject = _given(of_seed)
+        tables = _untrained(_tables(of_seed, subject, subject.untrained, progress))
+    else:
+        tables = _both(of_seed, _trained_here(of_seed, progress), progress)
+    parts = [tables[name].assign(seed=seed, table=name) for name in SCORES if name in tables]
+    return pd.concat(parts, ignore_index=True)
 
 
 def _both(settings: Fig10, subject: _Subject, progress: Progress) -> dict[str, pd.DataFrame]:
     """The tables of the trained network, and the scores of the untrained one."""
-    beside = _tables(settings, subject, subject.untrained, progress)
-    return _tables(settings, subject, subject.trained, progress) | {
-        f"untrained_{name}": beside[name] for name in ("neurons", "null", "layers")
-    }
+    beside = _untrained(_tables(settings, subject, subject.untrained, progress))
+    return _tables(settings, subject, subject.trained, progress) | beside
+
+
+def _untrained(tables: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    return {f"untrained_{name}": tables[name] for name in ("neurons", "null", "layers")}
 
 
 def _tables(
@@ -139,7 +147,6 @@ def _given(settings: Fig10) -> _Subject:
         tokens=settings.tokens,
         batch_tokens=1024,
     )
-    with reproducible(settings.seed), torch.device(loaded.device):
-        untrained = type(loaded.model)(loaded.model.config).to(loaded.dtype).eval()
+    untrained = untrained_copy(loaded.model, seed=settings.seed)
     special = tuple(loaded.tokenizer.all_special_ids)
     return _Subject(loaded.model, untrained, pieces, piece_of(loaded.tokenizer), special)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from joma.instruments.base import Instrument
-from joma.probes.neurons.settings import BATCH_TOKENS, SHOWN, SMALLEST, TOP, WINDOW
+from joma.probes.neurons.settings import BATCH_TOKENS, COPIES, SHOWN, SMALLEST, TOP, WINDOW
 from joma.probes.reading.settings import Reading
 from joma.settings import setting
 
@@ -32,6 +32,12 @@ class NeuronsRun(Instrument):
     top: int = setting(TOP, "contexts kept for each neuron", at_least=4)
     smallest: int = setting(SMALLEST, "contexts that make a pattern", at_least=2)
     show: int = setting(SHOWN, "neurons whose contexts are written out", at_least=1)
+    null: str = setting(
+        "untrained",
+        "what stands beside the model: networks of its shape with weights drawn anew, or nothing",
+        choices=("untrained", "none"),
+    )
+    copies: int = setting(COPIES, "untrained networks, each as long as the model itself", at_least=1)
 
     def heading(self) -> str:
         """Which model, and which text."""

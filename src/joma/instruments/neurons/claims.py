@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest, false_discovery_control
+from scipy.stats import binomtest, false_discovery_control, fisher_exact, t
 
 from joma.arguments import Array
 from joma.claim import Claim, Facts, judge, not_tested
 from joma.instruments.neurons import NeuronsRun
 from joma.measures.superposition import null_probability
+from joma.probes.neurons.settings import COPIES
 
 LEVEL = 0.05
 SHARED = 0.1
@@ -19,75 +21,122 @@ SOURCE = "JoMA Fig. 10 and its appendix"
 
 
 def claims(settings: NeuronsRun, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
-    """Does superposition exist, is it frequent; are neurons selective at all?"""
-    return superposition_claims(tables, "neurons")
+    """Is superposition there, frequent, between unrelated patterns; are neurons selective: by learning?"""
+    if "untrained_neurons" not in tables:
+        return superposition_claims(tables, "neurons", ())
+    copies = [copy for _, copy in tables["untrained_neurons"].groupby("copy")]
+    return superposition_claims(tables, "neurons", copies)
 
 
-def superposition_claims(tables: Mapping[str, pd.DataFrame], name: str) -> list[Claim]:
-    """What needs no untrained network beside the model; ``name`` begins the claims' ids."""
-    tested = (some_neuron, more_than_chance, unrelated, different_queries, selective)
-    return [claim(tables, name) for claim in tested]
+def superposition_claims(
+    tables: Mapping[str, pd.DataFrame], name: str, untrained: Sequence[pd.DataFrame]
+) -> list[Claim]:
+    """What is judged of one network beside untrained ones of its shape.
+
+    Args:
+        tables: ``neurons`` and ``null`` of the network.
+        name: what the claims' ids begin with.
+        untrained: the table ``neurons`` of each untrained network.
+    """
+    frequent, selective = (
+        _more_than_untrained(tables["neurons"], untrained, metric, facts)
+        for metric, facts in (
+            (
+                "p_value",
+                Facts(
+                    id=f"{name}.learned",
+                    source=SOURCE + " (implied: patterns are learned)",
+                    statement="the patterns are learned: superposition is more frequent than in untrained "
+                    "networks",
+                ),
+            ),
+            (
+                "similarity_p_value",
+                Facts(
+                    id=f"{name}.selective",
+                    source="JoMA Sec. 3 (a neuron's weight is a pattern of attended tokens)",
+                    statement="neurons learn to be selective: what is attended to in a neuron's contexts is "
+                    "more alike than in others of the same windows, in more neurons than untrained",
+                ),
+            ),
+        )
+    )
+    there = _is_there(tables, untrained)
+    return [
+        _exists(tables, name, untrained),
+        frequent,
+        _unrelated(tables["neurons"], name, untrained, there),
+        _different_queries(tables["neurons"], name, untrained, there),
+        selective,
+    ]
 
 
-def some_neuron(tables: Mapping[str, pd.DataFrame], name: str) -> Claim:
-    """There are neurons in superposition, more than the false discoveries and than an untrained network's."""
+def _exists(tables: Mapping[str, pd.DataFrame], name: str, untrained: Sequence[pd.DataFrame]) -> Claim:
+    """There are neurons in superposition, more than false discoveries and than in untrained networks."""
     facts: Facts = {
         "id": f"{name}.exists",
         "source": SOURCE,
-        "statement": "the same MLP neuron can be activated by several unrelated combinations of tokens",
+        "statement": "the same MLP neuron can be activated by several unrelated combinations of tokens, as "
+        "it is not before training",
     }
     q = values_of(tables["neurons"], "q_value")
-    if not len(q):
-        return not_tested(**facts, reason="no neuron has contexts enough to be scored")
+    if reason := _why_not(q, untrained):
+        return not_tested(**facts, reason=reason)
     significant = int((q <= LEVEL).sum())
     apart = int((_of_significant(tables["neurons"], "relatedness_p_value") >= 0.5).sum())
-    null = _shuffled_share(tables["null"], corrected=True)
-    evidence = f"{significant} of {len(q)} neurons in superposition, {apart} of them with unrelated patterns"
-    untrained = 0.0
-    if "untrained_neurons" in tables:
-        other = values_of(tables["untrained_neurons"], "q_value")
-        untrained = float((other <= LEVEL).mean()) if len(other) else 0.0
-        evidence += f"; in the untrained network {int((other <= LEVEL).sum())} of {len(other)}"
+    shuffled = float(np.nan_to_num(_shuffled_share(tables["null"])))
+    beyond, chance, others = _beyond(q, [values_of(one, "q_value") for one in untrained])
     return judge(
-        bool(apart > LEVEL * significant and significant / len(q) > max(untrained, np.nan_to_num(null))),
+        bool(
+            chance <= LEVEL and significant / len(q) > max(beyond, shuffled) and apart > LEVEL * significant
+        ),
         **facts,
         expected=f"neurons at a false discovery rate of {LEVEL:.0%} (Benjamini-Hochberg), a larger share "
-        "than "
-        f"in the nulls; more than {LEVEL:.0%} of them with patterns no more alike in the embedding space "
-        "than "
-        "those of different neurons are in the median",
+        f"than {beyond:.2%}, which 95 % of untrained networks stay below, and than among shuffled contexts; "
+        f"more than {LEVEL:.0%} of them with patterns no more alike in the embedding space than those of "
+        "different neurons are in the median",
         measured=significant / len(q),
-        null=null,
-        null_description="share found in the same way among shuffled contexts (one half against the other)",
-        evidence=evidence,
+        null=float(others.mean()),
+        null_description=f"mean share in {len(others)} untrained networks of the same shape",
+        evidence=f"{significant} of {len(q)} neurons in superposition, {apart} of them with unrelated "
+        f"patterns; untrained {_listed(others)}; among shuffled contexts (one half against the other) "
+        f"{_shuffled_share(tables['null']):.2%}",
     )
 
 
-def more_than_chance(tables: Mapping[str, pd.DataFrame], name: str) -> Claim:
-    """The share of neurons with p of at most 5 % is more than 5 %."""
-    facts: Facts = {
-        "id": f"{name}.more_than_chance",
-        "source": SOURCE + " (as a frequency: joma)",
-        "statement": "neurons in pattern superposition are more frequent than shuffled contexts would show",
-    }
-    p = values_of(tables["neurons"], "p_value")
-    if not len(p):
-        return not_tested(**facts, reason="no neuron has contexts enough to be scored")
-    hits = int((p <= LEVEL).sum())
-    chance = binomtest(hits, len(p), LEVEL, alternative="greater").pvalue
+def _is_there(tables: Mapping[str, pd.DataFrame], untrained: Sequence[pd.DataFrame]) -> bool:
+    """Is superposition, related or not, more frequent than in untrained networks and shuffled contexts?"""
+    q = values_of(tables["neurons"], "q_value")
+    if _why_not(q, untrained):
+        return False
+    beyond, chance, _ = _beyond(q, [values_of(one, "q_value") for one in untrained])
+    share = float((q <= LEVEL).mean())
+    return chance <= LEVEL and share > max(beyond, _shuffled_share(tables["null"]))
+
+
+def _more_than_untrained(
+    neurons: pd.DataFrame, untrained: Sequence[pd.DataFrame], metric: str, facts: Facts
+) -> Claim:
+    """The share of neurons with a p-value of at most 5 % is above what untrained networks have."""
+    p = values_of(neurons, metric)
+    if reason := _why_not(p, untrained):
+        return not_tested(**facts, reason=reason)
+    beyond, chance, others = _beyond(p, [values_of(one, metric) for one in untrained])
+    share = float((p <= LEVEL).mean())
     return judge(
-        bool(chance < LEVEL),
+        share > max(beyond, LEVEL) and chance <= LEVEL,
         **facts,
-        expected=f"a share of neurons with p <= {LEVEL:.0%} above {LEVEL:.0%}",
-        measured=hits / len(p),
-        null=_shuffled_share(tables["null"], corrected=False),
-        null_description="share among shuffled contexts (one half against the other)",
-        evidence=f"{hits} of {len(p)} neurons; binomial p = {chance:.2g}, as if neurons were independent "
-        "(they share windows, so it is too small)",
+        expected=f"a share of neurons with p <= {LEVEL:.0%} above {max(beyond, LEVEL):.1%}, which 95 % of "
+        "untrained networks stay below",
+        measured=share,
+        null=float(others.mean()),
+        null_description=f"mean share in {len(others)} untrained networks of the same shape",
+        evidence=f"{len(p)} neurons; untrained {_listed(others)}; Fisher's exact test against all of them "
+        f"p = {chance:.2g}, as if neurons were independent",
     )
 
 
-def unrelated(tables: Mapping[str, pd.DataFrame], name: str) -> Claim:
+def _unrelated(neurons: pd.DataFrame, name: str, untrained: Sequence[pd.DataFrame], there: bool) -> Claim:
     """The patterns of a neuron are no more alike in meaning than those of different neurons."""
     facts: Facts = {
         "id": f"{name}.unrelated",
@@ -95,21 +144,15 @@ def unrelated(tables: Mapping[str, pd.DataFrame], name: str) -> Claim:
         "statement": "the patterns of a neuron in superposition have no more to do with each other in "
         "meaning than those of different neurons",
     }
-    p = _of_significant(tables["neurons"], "relatedness_p_value")
-    if not len(p):
-        return not_tested(
-            **facts, reason="no neuron is in superposition, or the model's embeddings are not known"
-        )
+    p = _of_significant(neurons, "relatedness_p_value")
+    if reason := _why_no_patterns(p, there):
+        return not_tested(**facts, reason=reason)
     related = int((p <= LEVEL).sum())
     test = binomtest(related, len(p), LEVEL, alternative="greater")
     highest = float(binomtest(related, len(p), alternative="less").proportion_ci(0.95).high)
     if test.pvalue >= LEVEL and highest > 2 * LEVEL:
         reason = f"{len(p)} neurons in superposition cannot tell: the share may be up to {highest:.0%}"
         return not_tested(**facts, reason=reason)
-    null = None
-    if "untrained_neurons" in tables:
-        other = _of_significant(tables["untrained_neurons"], "relatedness_p_value")
-        null = float((other <= LEVEL).mean()) if len(other) else None
     return judge(
         bool(highest <= 2 * LEVEL),
         **facts,
@@ -118,70 +161,90 @@ def unrelated(tables: Mapping[str, pd.DataFrame], name: str) -> Claim:
         "confidence",
         measured=related / len(p),
         tolerance=2 * LEVEL,
-        null=null,
-        null_description="" if null is None else "share among those of the untrained network",
+        **_share_untrained(untrained, "relatedness_p_value", LEVEL),
         evidence=f"{related} of {len(p)} neurons have patterns related in meaning, {len(p) - related} have "
         f"not; binomial p = {test.pvalue:.2g}, at most {highest:.0%}; mean cosine between a neuron's "
-        "patterns "
-        f"{_of_significant(tables['neurons'], 'relatedness').mean():.3f}",
+        f"patterns {_of_significant(neurons, 'relatedness').mean():.3f}",
     )
 
 
-def different_queries(tables: Mapping[str, pd.DataFrame], name: str) -> Claim:
+def _different_queries(
+    neurons: pd.DataFrame, name: str, untrained: Sequence[pd.DataFrame], there: bool
+) -> Claim:
     """Among the neurons in superposition, some have another query in each pattern."""
     facts: Facts = {
         "id": f"{name}.different_queries",
         "source": "JoMA appendix (pattern superposition)",
         "statement": "one neuron's weight holds several query vectors, each with its own pattern",
     }
-    shared = _of_significant(tables["neurons"], "shared_queries")
-    if not len(shared):
-        return not_tested(**facts, reason="no neuron is in superposition at the level of the other claims")
+    shared = _of_significant(neurons, "shared_queries")
+    if reason := _why_no_patterns(shared, there):
+        return not_tested(**facts, reason=reason)
     apart = int((shared <= SHARED).sum())
-    null = None
-    if "untrained_neurons" in tables:
-        other = _of_significant(tables["untrained_neurons"], "shared_queries")
-        null = float((other <= SHARED).mean()) if len(other) else None
     return judge(
         apart > LEVEL * len(shared),
         **facts,
         expected=f"more than {LEVEL:.0%} (false discoveries) of the neurons in superposition (q <= "
-        f"{LEVEL:.0%}) "
-        f"with the same query token in at most {SHARED:.0%} of the pairs of contexts from different patterns",
+        f"{LEVEL:.0%}) with the same query token in at most {SHARED:.0%} of the pairs of contexts from "
+        "different patterns",
         measured=apart / len(shared),
-        null=null,
-        null_description="" if null is None else "share among those of the untrained network",
+        **_share_untrained(untrained, "shared_queries", SHARED),
         evidence=f"{apart} of {len(shared)}; in {int((shared > 0.5).sum())} most pairs share the query: one "
         "query in different company",
     )
 
 
-def selective(tables: Mapping[str, pd.DataFrame], name: str) -> Claim:
-    """Neurons answer to what is attended to at all: their contexts are more alike than shuffled ones."""
-    facts: Facts = {
-        "id": f"{name}.selective",
-        "source": "JoMA Sec. 3 (a neuron's weight is a pattern of attended tokens)",
-        "statement": "neurons are selective: what is attended to in a neuron's contexts is more alike than "
-        "in others of the same windows",
+class _Null(TypedDict):
+    null: float | None
+    null_description: str
+
+
+def _share_untrained(untrained: Sequence[pd.DataFrame], metric: str, level: float) -> _Null:
+    values = np.concatenate([_of_significant(one, metric) for one in untrained])
+    if not len(values):
+        return {"null": None, "null_description": "untrained networks have no neuron in superposition"}
+    return {
+        "null": float((values <= level).mean()),
+        "null_description": f"share among the {len(values)} neurons in superposition of untrained networks",
     }
-    p = values_of(tables["neurons"], "similarity_p_value")
-    if not len(p):
-        return not_tested(**facts, reason="no neuron has contexts enough to be scored")
-    share = float((p <= LEVEL).mean())
-    null = None
-    if "untrained_neurons" in tables:
-        other = values_of(tables["untrained_neurons"], "similarity_p_value")
-        null = float((other <= LEVEL).mean()) if len(other) else None
-    return judge(
-        share > LEVEL and (null is None or share > null),
-        **facts,
-        expected=f"a share of neurons with p <= {LEVEL:.0%} above {LEVEL:.0%}"
-        + ("" if null is None else ", and above the untrained network's"),
-        measured=share,
-        null=LEVEL if null is None else null,
-        null_description="by chance" if null is None else "the untrained network",
-        evidence=f"{len(p)} neurons; mean cosine of attended tokens over pairs of a neuron's contexts",
-    )
+
+
+def _why_not(values: Array, untrained: Sequence[pd.DataFrame]) -> str:
+    """Why nothing can be said; empty where something can."""
+    if not len(values):
+        return "no neuron has contexts enough to be scored"
+    if len(untrained) < COPIES:
+        return (
+            f"it speaks of learning, and of {COPIES} untrained networks {len(untrained)} are there to compare"
+        )
+    return ""
+
+
+def _why_no_patterns(values: Array, there: bool) -> str:
+    if not there:
+        return "there is no superposition beyond that of an untrained network whose patterns could be judged"
+    return "" if len(values) else "the model's embeddings are not known"
+
+
+def _beyond(values: Array, untrained: Sequence[Array]) -> tuple[float, float, Array]:
+    """Is a share of small p-values larger than untrained networks have it?
+
+    Returns:
+        What a further untrained network stays below in 95 % (Student's prediction interval from the copies'
+        shares, whose spread holds what neurons share); Fisher's p-value against all copies; their shares.
+    """
+    shares = np.array([(one <= LEVEL).mean() if len(one) else 0.0 for one in untrained])
+    count = len(shares)
+    quantile = float(t.ppf(1 - LEVEL, count - 1))
+    beyond = float(shares.mean() + quantile * shares.std(ddof=1) * np.sqrt(1 + 1 / count))
+    hits, others = int((values <= LEVEL).sum()), sum(int((one <= LEVEL).sum()) for one in untrained)
+    total = sum(len(one) for one in untrained)
+    counts = np.array([[hits, len(values) - hits], [others, total - others]])
+    return beyond, float(fisher_exact(counts, alternative="greater").pvalue), shares
+
+
+def _listed(shares: Array) -> str:
+    return ", ".join(f"{share:.2%}" for share in shares)
 
 
 def values_of(neurons: pd.DataFrame, metric: str) -> Array:
@@ -195,7 +258,7 @@ def _of_significant(neurons: pd.DataFrame, metric: str) -> Array:
     return np.asarray(wide[wide["q_value"] <= LEVEL][metric].dropna())
 
 
-def _shuffled_share(null: pd.DataFrame, *, corrected: bool) -> float:
+def _shuffled_share(null: pd.DataFrame) -> float:
     """The share that the same test finds in one half of each layer's shuffles, with the other as null."""
     scores = null[null["metric"] == "superposition"]
     parts = []
@@ -204,6 +267,5 @@ def _shuffled_share(null: pd.DataFrame, *, corrected: bool) -> float:
         if len(values) > 1:
             parts.append(null_probability(values[::2], values[1::2]))
     if not parts:
-        return float("nan")
-    p = np.concatenate(parts)
-    return float(((false_discovery_control(p) if corrected else p) <= LEVEL).mean())
+        return 0.0
+    return float((false_discovery_control(np.concatenate(parts)) <= LEVEL).mean())

@@ -19,6 +19,8 @@ def run(settings: NeuronsRun, progress: Progress) -> dict[str, pd.DataFrame]:
         top=settings.top,
         smallest=settings.smallest,
         show=settings.show,
+        null=settings.null,
+        copies=settings.copies,
         seed=settings.seed,
         progress=progress,
     ).tables

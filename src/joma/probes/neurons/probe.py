@@ -22,9 +22,10 @@ from joma.probes.neurons.scores import (
     null_table,
     score_layers,
 )
-from joma.probes.neurons.settings import BATCH_TOKENS, SHOWN, SMALLEST, TOKENS, TOP, WINDOW
-from joma.probes.reading.loading import load_model
-from joma.probes.reading.texts import windows
+from joma.probes.neurons.settings import BATCH_TOKENS, COPIES, SHOWN, SMALLEST, TOKENS, TOP, WINDOW
+from joma.probes.reading.loading import LoadedModel, load_model
+from joma.probes.reading.texts import Windows, windows
+from joma.probes.reading.untrained import check_null, untrained_copies
 from joma.progress import Progress
 
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ class Neurons:
 
     tables: dict[str, pandas.DataFrame]
     """``neurons`` and ``null`` (:mod:`joma.probes.neurons.scores`), ``layers`` (their summary), ``contexts``
-    and ``context_tokens`` (of the neurons shown), ``model`` (what was probed), and ``not_measured``, where
-    blocks were left out, with the reasons."""
+    and ``context_tokens`` (of the neurons shown), ``model`` (what was probed), ``untrained_neurons`` and
+    ``untrained_layers`` (those of untrained networks of its shape, one ``copy`` below the other), and
+    ``not_measured``, where blocks or the untrained copies were left out, with the reasons."""
 
 
 def probe_neurons(
@@ -56,6 +58,8 @@ def probe_neurons(
     top: int = TOP,
     smallest: int = SMALLEST,
     show: int = SHOWN,
+    null: str | Sequence[nn.Module] = "untrained",
+    copies: int = COPIES,
     seed: int = 0,
     device: str = "auto",
     dtype: str | None = None,
@@ -65,7 +69,8 @@ def probe_neurons(
     """Find the neurons that answer to unrelated patterns, and the contexts that show it.
 
     One pass over the text keeps the windows that activate each neuron most; what the query token attends
-    to in them is clustered, and scored against shuffled contexts.
+    to in them is clustered, and scored against shuffled contexts. The same is done with untrained networks
+    of the model's shape, since a network that has learned nothing is selective too; each takes as long.
 
     Args:
         model: see :func:`joma.probes.reading.loading.load_model`.
@@ -84,7 +89,10 @@ def probe_neurons(
         top: contexts kept for each neuron.
         smallest: contexts that make a pattern; at most half of ``top``.
         show: neurons whose contexts are written out: the largest scores, or the first of ``neurons``.
-        seed: of the shuffles.
+        null: ``untrained``: networks of the model's shape with weights drawn anew stand beside it (see
+            :func:`joma.probes.reading.untrained.untrained_copy`); ``none``; or such networks themselves.
+        copies: untrained networks that are drawn; below 3 nothing can be said of learning.
+        seed: of the shuffles, and of the first untrained network.
         progress: shows a bar.
 
     Raises:
@@ -98,6 +106,7 @@ def probe_neurons(
         )
     if show < 1:
         raise InputError(f"show = {show} in probe_neurons; give at least 1.")
+    check_null(null)
     loaded = load_model(
         model,
         tokenizer=tokenizer,
@@ -116,39 +125,64 @@ def probe_neurons(
         batch_tokens=batch_tokens,
         at_most=TOKENS,
     )
-    special = getattr(loaded.tokenizer, "all_special_ids", None) or ()
-    found = find_neurons(
-        loaded.model,
-        pieces,
-        layers=layers,
-        neurons=neurons,
-        top=top,
-        special=special,
-        seed=seed,
-        progress=progress,
-    )
-    tables = superposition_tables(
-        found,
-        piece_of(loaded.tokenizer),
-        embedding=embedding_matrix(loaded.model),
-        neurons=neurons,
-        smallest=smallest,
-        show=show,
-        seed=seed,
-    )
+
+    def tables_of(subject: nn.Module, shown: int) -> dict[str, pandas.DataFrame]:
+        found = find_neurons(
+            subject,
+            pieces,
+            layers=layers,
+            neurons=neurons,
+            top=top,
+            special=getattr(loaded.tokenizer, "all_special_ids", None) or (),
+            seed=seed,
+            progress=progress,
+        )
+        return superposition_tables(
+            found,
+            piece_of(loaded.tokenizer),
+            embedding=embedding_matrix(subject),
+            neurons=neurons,
+            smallest=smallest,
+            show=shown,
+            seed=seed,
+        )
+
+    import pandas
+
+    tables = tables_of(loaded.model, show)
+    beside: list[dict[str, pandas.DataFrame]] = []
+    try:
+        for other in untrained_copies(loaded.model, null, count=copies, seed=seed):
+            beside.append(tables_of(other, 1))
+    except InputError as error:
+        missing = pandas.DataFrame([{"block": "untrained copies", "reason": str(error)}])
+        tables["not_measured"] = pandas.concat([tables.get("not_measured"), missing], ignore_index=True)
+    else:
+        tables |= {f"untrained_{name}": _below(beside, name) for name in ("neurons", "layers") if beside}
+    tables["model"] = _described(loaded, pieces, top)
+    return Neurons(tables)
+
+
+def _below(copies: Sequence[dict[str, pandas.DataFrame]], name: str) -> pandas.DataFrame:
+    """A table of each copy, one below the other."""
+    import pandas
+
+    return pandas.concat([t[name].assign(copy=n) for n, t in enumerate(copies)], ignore_index=True)
+
+
+def _described(loaded: LoadedModel, pieces: Windows, top: int) -> pandas.DataFrame:
     import pandas
 
     described = {
         "model": loaded.name,
-        "tokens": found.tokens,
-        "windows": found.windows_read,
+        "tokens": pieces.tokens,
+        "windows": len(pieces.pieces),
         "window": pieces.length,
         "contexts_per_neuron": top,
         "device": str(loaded.device),
         "dtype": str(loaded.dtype).removeprefix("torch."),
     }
-    tables["model"] = pandas.DataFrame([described])
-    return Neurons(tables)
+    return pandas.DataFrame([described])
 
 
 def superposition_tables(

@@ -11,3 +11,5 @@ SMALLEST = 3
 """Contexts that make a pattern."""
 SHOWN = 24
 """Neurons whose contexts are shown."""
+COPIES = 3
+"""Untrained networks beside a model: enough for a spread."""
