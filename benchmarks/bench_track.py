@@ -22,16 +22,19 @@ from safetensors.torch import save_file
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from hub_server import serve
 from joma.instruments.track import TrackRun
-from joma.probes.series.changes import changes
+from joma.instruments.track.measured import Measured
+from joma.instruments.track.parts import Parts
+from joma.measures.ranks.stable_rank import stable_rank_estimate
+from joma.probes.families.matrices import find_matrices
+from joma.probes.series.changes import matrix_spectrum, product_spectrum
 from joma.probes.series.find import find_series
 from joma.probes.series.measuring import ROLES, wanted_tensors
 from joma.probes.weights.checkpoints import open_checkpoint
-from joma.probes.weights.ranks import weight_ranks
 from joma.progress import Progress
 from joma.threads import limited
 
 TARGET_TIME, TARGET_BYTES = 1.1, 1.05
-LAYERS, WIDTH, VOCABULARY = 2, 192, 2_000
+LAYERS, WIDTH, HEADS, VOCABULARY = 4, 256, 4, 2_000
 MANY_LAYERS, MANY_WIDTH, MANY_WORDS = 12, 512, 32_000
 
 
@@ -46,7 +49,7 @@ def write(folder: Path, step: int, layers: int, width: int, words: int, shards: 
         for name, shape in shapes.items()
     }
     tensors["model.embed_tokens.weight"] = torch.randn(words, width, generator=random)
-    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "num_attention_heads": 4}))
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "num_attention_heads": HEADS}))
     if shards == 1:
         save_file(tensors, folder / "model.safetensors")
         return
@@ -64,14 +67,30 @@ def processor(work: Callable[[], object]) -> float:
 
 
 def in_memory(folder: Path, count: int) -> float:
-    """The same measurements of the same files, whose pages are in memory: no series to find, no parts."""
-    paths = [folder / f"step{step}" for step in range(count)]
+    """The same numbers of tensors that are held in memory: no files, no series, no tables."""
+    held = []
+    for step in range(count):
+        checkpoint = open_checkpoint(folder / f"step{step}")
+        shapes = {name: entry.shape for name, entry in checkpoint.entries.items()}
+        matrices = [one for one in find_matrices(shapes, checkpoint.config) if one.role in ROLES]
+        held.append({(one.layer, one.role): one.take(checkpoint.read(one.tensor)) for one in matrices})
 
     def measure() -> None:
-        for number, path in enumerate(paths):
-            earlier = [("previous", paths[number - 1]), ("first", paths[0])] if number else []
-            weight_ranks(path, attention=True, progress=Progress(quiet=True))
-            changes(open_checkpoint(path), [(name, open_checkpoint(one)) for name, one in earlier], ROLES)
+        for number, now in enumerate(held):
+            earlier = [held[number - 1], held[0]] if number else []
+            for key, weight in now.items():
+                stable_rank_estimate(weight)
+                for other in earlier:
+                    matrix_spectrum(weight - other[key])
+            for layer in range(LAYERS):
+                q, k = (now[layer, role].chunk(HEADS) for role in ("query", "key"))
+                for head in range(HEADS):
+                    product_spectrum(q[head], k[head])
+                    for other in earlier:
+                        other_q, other_k = (
+                            other[layer, role].chunk(HEADS)[head] for role in ("query", "key")
+                        )
+                        product_spectrum(torch.cat([q[head], -other_q]), torch.cat([k[head], other_k]))
 
     return processor(measure)
 
@@ -88,11 +107,8 @@ def reading(folder: Path, count: int) -> float:
 
 def along(folder: Path) -> float:
     """Measuring the members and nothing after it: bounces are judged on curves, not on checkpoints."""
-    from joma.instruments.track import run
-
     job = TrackRun.of(model=str(folder))
-    parts = run._Parts(Progress(quiet=True))
-    return processor(lambda: run._Measured(job, "A", job.series, parts).tables())
+    return processor(lambda: Measured(job, "A", job.series, Parts(Progress(quiet=True))).tables())
 
 
 def transferred(folder: Path) -> float:

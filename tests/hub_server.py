@@ -23,6 +23,8 @@ class Hub:
     """``root/OWNER/NAME/REVISION/...``."""
     endpoint: str = ""
     private: set[str] = field(default_factory=set)
+    token: str = ""
+    """Opens the private models."""
     missing: set[str] = field(default_factory=set)
     """Revisions that refs list and that are not there."""
     break_after: dict[str, int] = field(default_factory=dict)
@@ -66,7 +68,7 @@ def serve(root: Path) -> Iterator[Hub]:
                 self._json({"error": "no such page"}, 404)
 
         def _api(self, model: str, rest: list[str]) -> None:
-            if model in hub.private:
+            if self._is_closed(model):
                 self._json({"error": "Invalid username or password."}, 401)
             elif not hub.model(model).is_dir():
                 self._json({"error": "Repository not found"}, 404, "RepoNotFound")
@@ -86,6 +88,10 @@ def serve(root: Path) -> Iterator[Hub]:
             files = sorted(path for path in folder.rglob("*") if path.is_file())
             self._json([_entry(path, folder) for path in files])
 
+        def _is_closed(self, model: str) -> bool:
+            given = self.headers.get("Authorization", "")
+            return model in hub.private and (not hub.token or given != f"Bearer {hub.token}")
+
         def _late_or_refused(self, revision: str) -> bool:
             time.sleep(hub.slow.get(revision, 0.0))
             if hub.refuse[revision] > 0:
@@ -96,7 +102,10 @@ def serve(root: Path) -> Iterator[Hub]:
 
         def _file(self, model: str, revision: str, file: str) -> None:
             path = hub.model(model) / revision / file
-            if model in hub.private or not path.is_file():
+            if self._is_closed(model):
+                self._json({"error": "Invalid username or password."}, 401)
+                return
+            if not path.is_file():
                 self._json({"error": "Entry not found"}, 404, "EntryNotFound")
                 return
             if self._late_or_refused(revision):

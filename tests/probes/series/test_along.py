@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from joma.errors import InputError
 from joma.probes.series.changes import changes, matrix_spectrum, product_spectrum
 from joma.probes.series.curves import CURVE, bounces, early_warnings, side_by_side
+from joma.probes.series.rows import table_of
 from joma.probes.series.waves import half_back, half_fallen, layer_order, top_above_bottom
 from joma.probes.weights.checkpoints import open_checkpoint
 
@@ -58,8 +59,8 @@ def value(table: pd.DataFrame, **key: object) -> float:
 def test_changes_are_those_of_the_dense_matrices(tmp_path: Path) -> None:
     now, before = write(tmp_path / "step2", 2), write(tmp_path / "step1", 1)
     opened = [open_checkpoint(tmp_path / name) for name in ("step2", "step1")]
-    table, reason = changes(opened[0], [("previous", opened[1])], ROLES)
-    assert reason == ""
+    table = table_of(changes(opened[0], [("previous", opened[1])], ROLES))
+    assert set(table["reason"]) == {""}
     name = "model.layers.1.mlp.up_proj.weight"
     expected = dense(now[name] - before[name])
     for metric, truth in zip(("norm", "stable_rank", "spectral_entropy"), expected, strict=True):

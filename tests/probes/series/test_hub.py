@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -15,8 +16,10 @@ from hub_server import Hub, serve
 from joma.errors import InputError, JomaError
 from joma.probes.families.matrices import find_matrices
 from joma.probes.series.find import find_series
-from joma.probes.series.source import Wanted
+from joma.probes.series.measuring import changes_table, wanted_tensors, weights_table
 from joma.probes.weights.checkpoints import open_checkpoint
+from joma.probes.weights.ranks import rank_rows
+from joma.probes.weights.shard import TensorEntry
 
 WIDTH = 64
 
@@ -55,11 +58,9 @@ def revision(hub: Hub, name: str, seed: int, *, shards: int = 1) -> dict[str, to
     return tensors
 
 
-def lower(shapes: dict[str, tuple[int, ...]], config: dict[str, object]) -> set[str]:
+def LOWER(entries: Mapping[str, TensorEntry], config: Mapping[str, object]) -> set[str]:
+    shapes = {name: entry.shape for name, entry in entries.items()}
     return {matrix.tensor for matrix in find_matrices(shapes, config) if matrix.role == "lower"}
-
-
-LOWER: Wanted = lower  # type: ignore[assignment]
 
 
 def sent(hub: Hub, file: str) -> int:
@@ -74,8 +75,13 @@ def test_only_the_wanted_tensors_travel(hub: Hub, tmp_path: Path, shards: int) -
     folder = series.bring(member, LOWER, tmp_path / "here")
     checkpoint = open_checkpoint(folder)
     wanted = {name for name in tensors if "up_proj" in name}
-    assert set(checkpoint.entries) == wanted
     assert all(torch.equal(checkpoint.read(name), tensors[name]) for name in wanted)
+    # Of the others names and shapes are known, and no numbers.
+    assert {name: entry.shape for name, entry in checkpoint.entries.items()} == {
+        name: tuple(tensor.shape) for name, tensor in tensors.items()
+    }
+    with pytest.raises(InputError, match="was not fetched"):
+        checkpoint.read(next(iter(set(tensors) - wanted)))
     size = sum(tensors[name].nbytes for name in wanted)
     assert series.to_fetch(member, LOWER) == size
     assert sent(hub, ".safetensors") <= size + shards * 33_000
@@ -120,7 +126,8 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_did(hub: Hub, tmp_path: Pat
     series = find_series(["lab/tiny"])
     checkpoint = open_checkpoint(series.bring(series.members[0], LOWER, tmp_path / "here"))
     assert hub.broken["step10"] == 3
-    assert all(torch.equal(checkpoint.read(name), tensors[name]) for name in checkpoint.entries)
+    wanted = LOWER(checkpoint.entries, {})
+    assert all(torch.equal(checkpoint.read(name), tensors[name]) for name in wanted)
     size = series.to_fetch(series.members[0], LOWER)
     assert sent(hub, ".safetensors") <= size + 33_000
 
@@ -176,3 +183,92 @@ def test_subfolders_of_the_main_revision(hub: Hub, tmp_path: Path) -> None:
     series = find_series(["lab/tiny"])
     assert [one.name for one in series.members] == ["step-0020", "step-0100"]
     assert open_checkpoint(series.bring(series.members[1], LOWER, tmp_path / "here")).entries
+
+
+KINDS: dict[str, dict[str, tuple[tuple[int, ...], torch.dtype]]] = {
+    "float8 with block scales": {
+        "model.layers.0.mlp.up_proj.weight": ((256, 128), torch.float8_e4m3fn),
+        "model.layers.0.mlp.up_proj.weight_scale_inv": ((2, 1), torch.float32),
+        "model.layers.0.mlp.down_proj.weight": ((128, 256), torch.float8_e4m3fn),
+        "model.layers.0.mlp.down_proj.weight_scale_inv": ((1, 2), torch.float32),
+        "model.layers.0.self_attn.q_proj.weight": ((128, 128), torch.float8_e4m3fn),
+        "model.layers.0.self_attn.q_proj.weight_scale": ((128, 1), torch.float32),
+    },
+    "gate and lower in one, told apart by the upper": {
+        "model.layers.0.mlp.gate_up_proj.weight": ((192, 48), torch.bfloat16),
+        "model.layers.0.mlp.down_proj.weight": ((48, 96), torch.bfloat16),
+        "model.layers.0.self_attn.qkv_proj.weight": ((144, 48), torch.bfloat16),
+        "model.layers.0.self_attn.o_proj.weight": ((48, 48), torch.bfloat16),
+    },
+    "inputs first, masks, and a tensor of no known role": {
+        "h.0.mlp.c_fc.weight_orig": ((48, 192), torch.float32),
+        "h.0.mlp.c_fc.weight_mask": ((48, 192), torch.float32),
+        "h.0.mlp.c_proj.weight": ((192, 48), torch.float32),
+        "h.0.attn.c_attn.weight": ((48, 144), torch.float32),
+        "h.0.attn.c_proj.weight": ((48, 48), torch.float32),
+        "h.0.oracle.weight": ((48, 48), torch.float32),
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_measured_of_a_part_is_measured_of_the_whole(hub: Hub, tmp_path: Path, kind: str) -> None:
+    """Scales travel with their values, and what tells the layout stays known."""
+    folder = hub.model("lab/kinds") / "step10"
+    folder.mkdir(parents=True)
+    random = torch.Generator().manual_seed(3)
+    tensors = {
+        name: (0.5 + torch.rand(shape, generator=random)).to(dtype)
+        for name, (shape, dtype) in KINDS[kind].items()
+    }
+    save_file(tensors, folder / "model.safetensors")
+    family = "gpt2" if "h.0.mlp.c_proj.weight" in tensors else "phi3"
+    (folder / "config.json").write_text(json.dumps({"model_type": family, "num_attention_heads": 4}))
+    series = find_series(["lab/kinds"])
+    here = open_checkpoint(series.bring(series.members[0], wanted_tensors(None), tmp_path / "here"))
+    there = open_checkpoint(folder)
+    whole = weights_table(there, None)
+    pd.testing.assert_frame_equal(weights_table(here, None), whole)
+    assert "lower" in set(whole["matrix"])
+    assert ("h.0.oracle.weight" in set(whole["matrix"])) == (family == "gpt2")
+    pd.testing.assert_frame_equal(
+        changes_table(here, [("first", here)], None), changes_table(there, [("first", there)], None)
+    )
+    for upper in {"model.layers.0.mlp.down_proj.weight", "h.0.mlp.c_proj.weight"} & set(tensors):
+        with pytest.raises(InputError, match="was not fetched"):
+            here.read(upper)
+    assert sent(hub, ".safetensors") <= (folder / "model.safetensors").stat().st_size
+
+
+def test_other_layers_are_fetched_into_the_folder_that_keeps_some(hub: Hub, tmp_path: Path) -> None:
+    revision(hub, "step10", 0)
+    series = find_series(["lab/tiny"])
+    first = series.bring(series.members[0], wanted_tensors([0]), tmp_path / "kept")
+    assert {row["layer"] for row in rank_rows(open_checkpoint(first), ["lower"], layers=[0])} == {0}
+    second = series.bring(series.members[0], wanted_tensors(None), tmp_path / "kept")
+    assert {row["layer"] for row in rank_rows(open_checkpoint(second), ["lower"])} == {0, 1, 2, 3}
+
+
+def test_a_token_opens_what_is_private(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    revision(hub, "step10", 0)
+    hub.private, hub.token = {"lab/tiny"}, "hf_secret"
+    with pytest.raises(JomaError, match="auth login"):
+        find_series(["lab/tiny"])
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    series = find_series(["lab/tiny"])
+    assert open_checkpoint(series.bring(series.members[0], LOWER, tmp_path / "here")).entries
+    monkeypatch.setenv("HF_TOKEN", "hf_expired")
+    with pytest.raises(JomaError, match="auth login"):
+        series.bring(series.members[0], LOWER, tmp_path / "there")
+
+
+def test_shapes_are_known_by_the_headers_alone(hub: Hub) -> None:
+    revision(hub, "step10", 0)
+    revision(hub, "step20", 1)
+    other = revision(hub, "step30", 2)
+    other["model.embed_tokens.weight"] = torch.zeros(10, WIDTH)
+    save_file(other, hub.model("lab/tiny") / "step30" / "model.safetensors")
+    series = find_series(["lab/tiny"])
+    shapes = [series.shapes(member) for member in series.members]
+    assert shapes[0] == shapes[1] != shapes[2]
+    assert hub.sent.total() <= 3 * 33_000

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from joma.probes.series.members import Member
 from joma.probes.series.source import Series, Wanted
+from joma.probes.weights.checkpoints import Checkpoint, open_checkpoint
 
 
 class Fetched:
@@ -24,21 +25,31 @@ class Fetched:
         self._series, self._wanted, self._folder, self._keep = series, wanted, folder, keep
         self._pool = concurrent.futures.ThreadPoolExecutor(1)
         self._coming: dict[str, concurrent.futures.Future[Path]] = {}
+        self._open: dict[str, Checkpoint] = {}
 
     def ahead(self, member: Member) -> None:
         """Begin to bring it."""
-        if member.name not in self._coming:
+        if self._series.distant and member.name not in self._coming:
             self._coming[member.name] = self._pool.submit(
                 self._series.bring, member, self._wanted, self._folder
             )
 
     def path(self, member: Member) -> Path:
         """Where it lies, once it has come."""
+        if not self._series.distant:
+            return self._series.bring(member, self._wanted, self._folder)
         self.ahead(member)
         return self._coming[member.name].result()
 
+    def checkpoint(self, member: Member) -> Checkpoint:
+        """Its tensors, once it has come."""
+        if member.name not in self._open:
+            self._open[member.name] = open_checkpoint(self.path(member))
+        return self._open[member.name]
+
     def done(self, member: Member) -> None:
         """It is not needed again."""
+        self._open.pop(member.name, None)
         coming = self._coming.pop(member.name, None)
         if coming is None or coming.cancel() or coming.exception() is not None:
             return

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from joma.instruments.track import TrackRun
-from joma.instruments.track.run import measure_one
+from joma.instruments.track.measured import measure_one
 from joma.probes.series.find import find_series
 from joma.probes.series.measuring import wanted_tensors
 from joma.probes.series.members import select

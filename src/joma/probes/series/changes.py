@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
-import pandas as pd
 import torch
 from torch import Tensor
 
 from joma.errors import InputError
 from joma.probes.families.matrices import Matrix, find_matrices
 from joma.probes.families.sizes import sizes_for
+from joma.probes.series.rows import Row
 from joma.probes.weights.checkpoints import Checkpoint
+from joma.probes.weights.omissions import OMITTED
+from joma.probes.weights.shard import Room
 
 _BLOCK_ENTRIES = 2**20
 _RANK_TOLERANCE = 1e-14
-
-
-class Row(TypedDict):
-    """One measurement."""
-
-    layer: int | None
-    stack: str
-    head: int | None
-    expert: str
-    matrix: str
-    metric: str
-    against: str
-    value: float
-    unit: str
-    dtype: str
 
 
 @dataclass(frozen=True)
@@ -86,116 +72,124 @@ def product_spectrum(left: Tensor, right: Tensor) -> Spectrum:
 
 
 def changes(
-    now: Checkpoint, earlier: Sequence[tuple[str, Checkpoint]], roles: Iterable[str]
-) -> tuple[pd.DataFrame, str]:
+    now: Checkpoint,
+    earlier: Sequence[tuple[str, Checkpoint]],
+    roles: Iterable[str],
+    layers: Iterable[int] | None = None,
+) -> list[Row]:
     """Spectra of W(t) - W(t') of every matrix, and of Q^T K and its change of every head.
 
-    Matrix by matrix: no more than a few matrices are in memory at a time. Q^T K is the head's bilinear form
-    between residual streams, before rotary positions, norms and the scale.
+    Tensor by tensor, each read once of every checkpoint: no more than a few matrices are in memory at a time.
+    Q^T K is the head's bilinear form between residual streams, before rotary positions, norms and the scale.
 
     Args:
         now: the checkpoint at t.
         earlier: what it is compared with, each with its name: ``previous``, ``first``.
         roles: of the matrices, as of :func:`joma.probes.weights.ranks.probe_weights`.
+        layers: numbers of the layers; all by default.
 
     Returns:
-        Rows ``layer, stack, head, expert, matrix, metric, against, value, unit, dtype``, and why there is no
-        Q-K product (empty where there is one). Columns ``against`` is empty for Q^T K itself.
+        A row per number; ``against`` is empty for Q^T K itself. Where no layer has a Q-K product, one row of
+        metric ``omitted`` with the reason.
 
     Raises:
-        InputError: a tensor that holds NaN or infinities.
+        InputError: a tensor that holds NaN or infinities, or has another shape than in another checkpoint.
     """
     shapes = {name: weight.shape for name, weight in now.weights.items() if not weight.problem}
-    wanted = set(roles)
-    found = [matrix for matrix in find_matrices(shapes, now.config) if matrix.role in wanted]
+    wanted, chosen = set(roles), None if layers is None else set(layers)
+    by_tensor: dict[str, list[Matrix]] = {}
+    for matrix in find_matrices(shapes, now.config):
+        if matrix.role in wanted and (chosen is None or matrix.layer in chosen):
+            by_tensor.setdefault(matrix.tensor, []).append(matrix)
+    heads = sizes_for(now.config or {}, "").heads
+    names = [name for name, _ in earlier]
+    checkpoints = [(now, Room()), *((one, Room()) for _, one in earlier)]
+    halves: dict[tuple[str, int | None, str], dict[str, list[Tensor]]] = {}
     rows: list[Row] = []
-    for matrix in found if earlier else []:
-        weight = _taken(now, matrix)
-        for name, other in earlier:
-            difference = weight - _taken(other, matrix, weight.shape)
-            rows += _rows(matrix, None, matrix.role, name, matrix_spectrum(difference), now)
-            del difference
-    products, reason = _products(now, earlier, found)
-    columns = list(Row.__annotations__)
-    table = pd.DataFrame([*rows, *products], columns=columns)
-    return table.astype({"layer": "Int64", "head": "Int64"}), reason
+    reason, products = "no layer has queries and keys apart", False
+    for tensor, matrices in by_tensor.items():
+        read = [one.weight(tensor, room) for one, room in checkpoints]
+        for matrix in matrices:
+            weights = [matrix.take(one).float() for one in read]
+            _check(matrix, weights, checkpoints)
+            for name, other in zip(names, weights[1:], strict=True):
+                rows += _rows(matrix, None, name, matrix_spectrum(weights[0] - other), now)
+            if matrix.role not in ("query", "key"):
+                continue
+            # Copies, since the next tensor is read into the same room.
+            pair = halves.setdefault((matrix.stack, matrix.layer, matrix.expert), {})
+            pair[matrix.role] = [weight.clone() for weight in weights]
+            if len(pair) == 2:
+                try:
+                    rows += [
+                        row
+                        for head, against, found in _products(pair["query"], pair["key"], heads, names)
+                        for row in _rows(matrix, head, against, found, now)
+                    ]
+                    products = True
+                except _NoHeadsError as error:
+                    reason = str(error)
+                pair.clear()
+    if not products:
+        rows.append(_omitted(f"no product of queries and keys: {reason}"))
+    return rows
 
 
-def _taken(checkpoint: Checkpoint, matrix: Matrix, shape: torch.Size | None = None) -> Tensor:
-    weight = matrix.take(checkpoint.weight(matrix.tensor)).float()
-    if shape is not None and weight.shape != shape:
-        raise InputError(
-            f"{checkpoint.path}: {matrix.tensor} has the shape {tuple(weight.shape)}, another checkpoint of "
-            f"the series {tuple(shape)}; they are not of one run."
-        )
-    if not bool(weight.isfinite().all()):
-        raise InputError(f"{checkpoint.path}: {matrix.tensor} holds NaN or infinities; the run diverged.")
-    return weight
+class _NoHeadsError(Exception):
+    """Queries and keys that cannot be taken apart by head, and why."""
+
+
+def _check(matrix: Matrix, weights: Sequence[Tensor], checkpoints: Sequence[tuple[Checkpoint, Room]]) -> None:
+    shape = weights[0].shape
+    for weight, (checkpoint, _) in zip(weights, checkpoints, strict=True):
+        if weight.shape != shape:
+            raise InputError(
+                f"{checkpoint.path}: {matrix.tensor} has the shape {tuple(weight.shape)}, another checkpoint "
+                f"of the series {tuple(shape)}; they are not of one run."
+            )
+        # A sum is cheap, and not finite where an entry is not.
+        if not math.isfinite(float(weight.sum())) and not bool(weight.isfinite().all()):
+            raise InputError(f"{checkpoint.path}: {matrix.tensor} holds NaN or infinities; the run diverged.")
 
 
 def _products(
-    now: Checkpoint, earlier: Sequence[tuple[str, Checkpoint]], found: Sequence[Matrix]
-) -> tuple[list[Row], str]:
-    pairs = _pairs(found)
-    heads = sizes_for(now.config or {}, "").heads
-    if not pairs or heads is None:
-        why = "the config tells no number of heads" if pairs else "no layer has queries and keys apart"
-        return [], f"no Q-K product: {why}"
-    rows: list[Row] = []
-    for query, key in pairs:
-        ours = (_taken(now, query), _taken(now, key))
-        theirs = [
-            (name, _taken(one, query, ours[0].shape), _taken(one, key, ours[1].shape))
-            for name, one in earlier
-        ]
-        size, left = divmod(ours[0].shape[0], heads)
-        if left or not size or ours[1].shape[0] % size:
-            return [], f"no Q-K product: {ours[0].shape[0]} rows of queries are not {heads} heads"
-        share = heads // max(1, ours[1].shape[0] // size)
-        for head in range(heads):
-            q, k = _head(ours[0], head, size), _head(ours[1], head // share, size)
-            rows += _rows(query, head, "query_key", "", product_spectrum(q, k), now)
-            for name, other_q, other_k in theirs:
-                left_part = torch.cat([q, -_head(other_q, head, size)])
-                right_part = torch.cat([k, _head(other_k, head // share, size)])
-                rows += _rows(query, head, "query_key", name, product_spectrum(left_part, right_part), now)
-    return rows, ""
-
-
-def _pairs(found: Sequence[Matrix]) -> list[tuple[Matrix, Matrix]]:
-    keys = {(m.stack, m.layer, m.expert): m for m in found if m.role == "key"}
-    return [
-        (m, keys[m.stack, m.layer, m.expert])
-        for m in found
-        if m.role == "query" and (m.stack, m.layer, m.expert) in keys
-    ]
+    queries: Sequence[Tensor], keys: Sequence[Tensor], heads: int | None, names: Sequence[str]
+) -> Iterator[tuple[int, str, Spectrum]]:
+    """(head, against, spectrum) of Q^T K now, and of its change since each of the earlier ones."""
+    rows, key_rows = queries[0].shape[0], keys[0].shape[0]
+    if heads is None:
+        raise _NoHeadsError("the config tells no number of heads")
+    size, left = divmod(rows, heads)
+    if left or not size or key_rows % size:
+        raise _NoHeadsError(f"{rows} rows of queries and {key_rows} of keys are not {heads} heads")
+    share = heads // max(1, key_rows // size)
+    for head in range(heads):
+        q = [_head(one, head, size) for one in queries]
+        k = [_head(one, head // share, size) for one in keys]
+        yield head, "", product_spectrum(q[0], k[0])
+        for name, other_q, other_k in zip(names, q[1:], k[1:], strict=True):
+            # Q^T K - Q'^T K' as one product.
+            yield head, name, product_spectrum(torch.cat([q[0], -other_q]), torch.cat([k[0], other_k]))
 
 
 def _head(weight: Tensor, head: int, size: int) -> Tensor:
     return weight[head * size : (head + 1) * size]
 
 
-def _rows(
-    matrix: Matrix, head: int | None, role: str, against: str, found: Spectrum, now: Checkpoint
-) -> list[Row]:
+def _rows(matrix: Matrix, head: int | None, against: str, found: Spectrum, now: Checkpoint) -> list[Row]:
     kind = "" if not against else "change_"
+    role = matrix.role if head is None else "query_key"
+    dtype = now.weights[matrix.tensor].dtype
     values = (
         ("norm", found.norm, ""),
         ("stable_rank", found.stable_rank, ""),
         ("spectral_entropy", found.spectral_entropy, "nats"),
     )
+    place = (matrix.layer, matrix.stack, matrix.expert, head, role)
     return [
-        Row(
-            layer=matrix.layer,
-            stack=matrix.stack,
-            head=head,
-            expert=matrix.expert,
-            matrix=role,
-            metric=f"{kind}{metric}",
-            against=against,
-            value=value,
-            unit=unit,
-            dtype=now.weights[matrix.tensor].dtype,
-        )
-        for metric, value, unit in values
+        Row(*place, f"{kind}{metric}", against, value, unit, None, dtype) for metric, value, unit in values
     ]
+
+
+def _omitted(reason: str) -> Row:
+    return Row(None, "", "", None, "query_key", OMITTED, "", math.nan, "", None, "", reason=reason)

@@ -25,9 +25,10 @@ from joma.probes.series.files import is_plain_path, weight_files, why_none
 from joma.probes.series.local import LocalSeries
 from joma.probes.series.members import Member, Note, lines
 from joma.probes.series.names import place_of
-from joma.probes.series.ranged import Header, read_header, write_wanted
-from joma.probes.series.source import Series, Wanted, grouped
+from joma.probes.series.ranged import Header, holds, read_header, write_wanted
+from joma.probes.series.source import Series, Wanted, grouped, signature
 from joma.probes.series.transport import in_words, ranged
+from joma.probes.weights.shard import TensorEntry
 
 _LISTED_AT_ONCE = 8
 _SETTINGS = (".json", ".txt", ".model", ".jinja")
@@ -58,6 +59,8 @@ class HubSeries(Series):
     Raises:
         InputError: no such model, no access, no network.
     """
+
+    distant = True
 
     def __init__(self, name: str, only: Sequence[str] | None = None) -> None:
         self.name = name
@@ -128,6 +131,11 @@ class HubSeries(Series):
         """By the hub's own hashes."""
         return grouped(members, {one.name: self.content(one) for one in members})
 
+    def shapes(self, member: Member) -> str:
+        """By the headers of safetensors; a pickled file would have to come whole."""
+        weights = self._weights(member)
+        return signature(self._entries(member)) if weights[0].endswith(".safetensors") else ""
+
     def to_fetch(self, member: Member, wanted: Wanted | None) -> int:
         """Of safetensors the wanted tensors, by their headers; else the whole files."""
         if self._cached(member):
@@ -136,7 +144,7 @@ class HubSeries(Series):
         if wanted is None or not weights[0].endswith(".safetensors"):
             return sum(self._remote[member.name].files[file].size for file in weights)
         headers = {file: self._header(member, file) for file in weights}
-        names = self._wanted(member, headers, wanted)
+        names = wanted(self._entries(member), self._config(member))
         return sum(header.bytes_of(names & set(header.tensors)) for header in headers.values())
 
     def bring(self, member: Member, wanted: Wanted | None, into: Path) -> Path:
@@ -163,13 +171,13 @@ class HubSeries(Series):
             for file in weights:
                 self._download(member, file, folder / file)
             return folder
-        headers = {file: self._header(member, file) for file in weights}
-        names = self._wanted(member, headers, wanted)
+        names = wanted(self._entries(member), self._config(member))
         held: dict[str, str] = {}
-        for file, header in headers.items():
+        for file in weights:
+            header = self._header(member, file)
             part = names & set(header.tensors)
-            held |= dict.fromkeys(part, file)
-            if part and not (folder / file).exists():
+            held |= dict.fromkeys(header.tensors, file)
+            if not holds(folder / file, part):
                 write_wanted(partial(self._read, member, file), header, part, folder / file)
         if len(weights) > 1:
             write_text(folder / "model.safetensors.index.json", json.dumps({"weight_map": held}))
@@ -182,9 +190,11 @@ class HubSeries(Series):
             return not ranged and f".{kind}." in file
         return file == "config.json" if ranged else file.endswith(_SETTINGS)
 
-    def _wanted(self, member: Member, headers: dict[str, Header], wanted: Wanted) -> set[str]:
-        shapes = {name: record[1] for header in headers.values() for name, record in header.tensors.items()}
-        return wanted(shapes, self._config(member))
+    def _entries(self, member: Member) -> dict[str, TensorEntry]:
+        entries: dict[str, TensorEntry] = {}
+        for file in self._weights(member):
+            entries |= self._header(member, file).entries(Path(file))
+        return entries
 
     def _config(self, member: Member) -> dict[str, object]:
         files = self._remote[member.name].files
@@ -247,7 +257,10 @@ class HubSeries(Series):
             huggingface_hub.try_to_load_from_cache(self.name, file, revision=remote.revision) for file in need
         ]
         paths = [Path(one) for one in found if isinstance(one, str)]
-        return paths[0].parent if len(paths) == len(need) else None
+        # The cache keeps contents under their hashes, and may hold an older one of this revision.
+        now = {remote.hash_of(file) for file in need}
+        whole = len(paths) == len(need) and {path.resolve().name for path in paths} == now
+        return paths[0].parent if whole else None
 
 
 def offline_series(name: str) -> LocalSeries:

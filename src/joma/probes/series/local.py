@@ -11,7 +11,7 @@ from joma.errors import InputError
 from joma.probes.series.files import weight_files, why_none
 from joma.probes.series.members import Member, Note, lines
 from joma.probes.series.names import is_no_member, place_of
-from joma.probes.series.source import Series, Wanted, grouped
+from joma.probes.series.source import Series, Wanted, grouped, signature
 from joma.probes.weights.checkpoints import open_checkpoint
 
 _SAMPLES, _SAMPLE = 64, 4096
@@ -25,6 +25,7 @@ class LocalSeries(Series):
         self._files: dict[str, list[Path]] = {}
         self._paths: dict[str, Path] = {}
         self._contents: dict[str, str] = {}
+        self._sampled: dict[Path, bytes] = {}
         known: set[str] = set()
         for path, name in zip(paths, names or _distinct_names(paths), strict=True):
             if not path.exists():
@@ -76,7 +77,7 @@ class LocalSeries(Series):
             digest = hashlib.sha256()
             for file in self._files[member.name]:
                 digest.update(f"{file.name} {file.stat().st_mtime_ns}".encode())
-                digest.update(_samples(file))
+                digest.update(self._samples(file))
             self._contents[member.name] = digest.hexdigest()[:24]
         return self._contents[member.name]
 
@@ -95,14 +96,17 @@ class LocalSeries(Series):
                 with open(file, "rb") as opened:
                     digest.update(hashlib.file_digest(opened, "sha256").digest())
             else:
-                digest.update(_samples(file))
+                digest.update(self._samples(file))
         return digest.hexdigest()
+
+    def _samples(self, file: Path) -> bytes:
+        if file not in self._sampled:
+            self._sampled[file] = _samples(file)
+        return self._sampled[file]
 
     def shapes(self, member: Member) -> str:
         """By what the files say of themselves, without their data."""
-        entries = open_checkpoint(self._paths[member.name]).entries
-        told = sorted((name, entry.shape) for name, entry in entries.items())
-        return hashlib.sha256(repr(told).encode()).hexdigest()
+        return signature(open_checkpoint(self._paths[member.name]).entries)
 
     def bring(self, member: Member, wanted: Wanted | None, into: Path) -> Path:
         """Where it lies."""

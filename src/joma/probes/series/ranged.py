@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from joma.errors import InputError
 from joma.files import whole_file
+from joma.probes.weights.shard import ABSENT, TensorEntry
 
 Read = Callable[[int, int], Iterator[bytes]]
 """(begin, end) -> the bytes of that range, in pieces."""
@@ -24,6 +26,14 @@ class Header:
 
     tensors: dict[str, tuple[str, tuple[int, ...], int, int]]
     """Name -> type, shape, begin and end within the file."""
+    beginning: bytes
+    """The file's first bytes, which have come already."""
+
+    def entries(self, file: Path) -> dict[str, TensorEntry]:
+        """What the file of this name says of its tensors."""
+        return {
+            name: TensorEntry(name, shape, dtype, file) for name, (dtype, shape, *_) in self.tensors.items()
+        }
 
     def bytes_of(self, names: Iterable[str]) -> int:
         """How long these tensors are."""
@@ -54,13 +64,28 @@ def read_header(read: Read, size: int, where: str) -> Header:
                 tensors[str(name)] = (str(record["dtype"]), shape, begin, end)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{where} is damaged: its header cannot be read ({error}).") from error
-    return Header(tensors)
+    return Header(tensors, first)
+
+
+def holds(path: Path, names: Iterable[str]) -> bool:
+    """Whether a safetensors file is there already that has these tensors."""
+    if not path.exists():
+        return False
+
+    def read(begin: int, end: int) -> Iterator[bytes]:
+        with open(path, "rb") as file:
+            file.seek(begin)
+            yield file.read(end - begin)
+
+    return set(names) <= set(read_header(read, path.stat().st_size, str(path)).tensors)
 
 
 def write_wanted(read: Read, header: Header, names: Iterable[str], path: Path) -> None:
-    """A safetensors file of these tensors alone, whole or not at all."""
+    """A safetensors file of these tensors alone, whole or not at all; of the others, names and shapes."""
     ordered = sorted(names, key=lambda name: header.tensors[name][2])
-    records, position = {}, 0
+    absent = {name: record[:2] for name, record in header.tensors.items() if name not in ordered}
+    records: dict[str, dict[str, object]] = {"__metadata__": {"format": "pt", ABSENT: json.dumps(absent)}}
+    position = 0
     for name in ordered:
         dtype, shape, begin, end = header.tensors[name]
         records[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, position + end - begin]}
@@ -70,7 +95,16 @@ def write_wanted(read: Read, header: Header, names: Iterable[str], path: Path) -
     with whole_file(path) as temporary, open(temporary, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for run in _runs([header.tensors[name][2:] for name in ordered]):
-            _copy(read, run, file.write)
+            _copy(partial(_after, header.beginning, read), run, file.write)
+
+
+def _after(known: bytes, read: Read, begin: int, end: int) -> Iterator[bytes]:
+    """The bytes of a range; those of the file's beginning are not read again."""
+    here = min(end, max(begin, len(known)))
+    if begin < here:
+        yield known[begin:here]
+    if here < end:
+        yield from read(here, end)
 
 
 def _runs(ranges: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from joma.probes.series.members import Member, Note
+from joma.probes.weights.shard import TensorEntry
 
-Wanted = Callable[[Mapping[str, tuple[int, ...]], Mapping[str, object]], set[str]]
-"""Shapes by name and the model's settings -> the names of the tensors that will be read."""
+Wanted = Callable[[Mapping[str, TensorEntry], Mapping[str, object]], set[str]]
+"""What is stored, by name, and the model's settings -> the names of the tensors that will be read."""
 
 
 class Series(ABC):
@@ -19,6 +21,8 @@ class Series(ABC):
     """In order of the lines and steps."""
     notes: list[Note]
     """What was found beside them and is none of them, and why."""
+    distant: bool = False
+    """Whether a look at a member costs a transfer."""
 
     @abstractmethod
     def content(self, member: Member) -> str:
@@ -28,13 +32,13 @@ class Series(ABC):
     def identical(self, members: Sequence[Member]) -> list[list[Member]]:
         """Groups of members whose weights are the same bytes, each of two or more."""
 
+    @abstractmethod
     def shapes(self, member: Member) -> str:
-        """Tells the names and shapes of its tensors; empty where that takes a transfer.
+        """Tells the names and shapes of its tensors; empty where that would take the whole file.
 
         Raises:
-            InputError: it cannot be read.
+            JomaError: it cannot be read.
         """
-        return ""
 
     @abstractmethod
     def bring(self, member: Member, wanted: Wanted | None, into: Path) -> Path:
@@ -64,3 +68,9 @@ def grouped(members: Iterable[Member], keys: Mapping[str, str]) -> list[list[Mem
     for member in members:
         found.setdefault(keys[member.name], []).append(member)
     return [group for group in found.values() if len(group) > 1]
+
+
+def signature(entries: Mapping[str, TensorEntry]) -> str:
+    """A digest of names and shapes."""
+    told = sorted((name, entry.shape) for name, entry in entries.items())
+    return hashlib.sha256(repr(told).encode()).hexdigest()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from joma.errors import InputError
-from joma.probes.weights.shard import Room, Shard, TensorEntry
+from joma.probes.weights.shard import ABSENT, Room, Shard, TensorEntry
 
 _LONGEST_HEADER = 100_000_000  # as the format's own reader
 _SAFETENSORS_TYPES = {
@@ -73,7 +73,7 @@ class SafetensorsShard(Shard):
             problem = "" if known else f"its type {stored!r} is not known here"
             entries[name] = TensorEntry(name, shape, stored, path, problem)
         self._check_ranges(data)
-        self.entries: Mapping[str, TensorEntry] = entries
+        self.entries: Mapping[str, TensorEntry] = self._absent(header) | entries
 
     def _header(self) -> tuple[dict[str, Any], int]:
         size = self.path.stat().st_size
@@ -89,6 +89,18 @@ class SafetensorsShard(Shard):
         if not isinstance(header, dict):
             raise _damaged(self.path, "its header is not a table of tensors")
         return header, 8 + length
+
+    def _absent(self, header: dict[str, Any]) -> dict[str, TensorEntry]:
+        """What was not fetched with the others; its names and shapes are known all the same."""
+        metadata = header.get("__metadata__")
+        try:
+            told = json.loads(metadata[ABSENT]) if isinstance(metadata, dict) and ABSENT in metadata else {}
+            return {
+                str(name): TensorEntry(str(name), tuple(map(int, shape)), str(stored), self.path)
+                for name, (stored, shape) in told.items()
+            }
+        except (ValueError, TypeError, AttributeError) as error:
+            raise _damaged(self.path, "what it says of absent tensors is malformed") from error
 
     def _check(self, name: str, shape: tuple[int, ...], stored: str, begin: int, end: int) -> None:
         if stored in _SAFETENSORS_TYPES:
@@ -114,6 +126,8 @@ class SafetensorsShard(Shard):
 
     def read(self, name: str, room: Room | None = None) -> Tensor:
         """A copy of one tensor, in ``room`` where there is one."""
+        if name not in self._ranges:
+            raise InputError(f"{self.path}: {name!r} was not fetched with the others; fetch the whole model.")
         entry, (begin, end) = self.entries[name], self._ranges[name]
         if entry.problem:
             raise InputError(f"{self.path}: {name!r} cannot be read: {entry.problem}.")

@@ -26,8 +26,8 @@ from joma.probes.weights.shard import Room
 from joma.progress import Progress
 
 STATISTICS = ("stable_rank", "spectral_norm", "effective_rank")
-_ALL_ATTENTION = (*ATTENTION_ROLES, *(f"cross_{role}" for role in ATTENTION_ROLES))
-ROLES = (*MLP_ROLES, "upper", *_ALL_ATTENTION, "embedding", "unembedding")
+ALL_ATTENTION = (*ATTENTION_ROLES, *(f"cross_{role}" for role in ATTENTION_ROLES))
+ROLES = (*MLP_ROLES, "upper", *ALL_ATTENTION, "embedding", "unembedding")
 NAMED_FROM = 0.01
 """Tensors that hold this share of a checkpoint's parameters are named if nothing tells what they are."""
 
@@ -139,11 +139,37 @@ def weight_ranks(
     """:func:`probe_weights` without its warning: what is left out stands in the table alone."""
     if isinstance(roles, str):
         raise InputError(f"probe_weights: roles = {roles!r} is one name; give a list of names.")
-    wanted = (*roles, *(_ALL_ATTENTION if attention else ()))
+    wanted = (*roles, *(ALL_ATTENTION if attention else ()))
     _check_names("role", wanted, ROLES)
     _check_names("statistic", statistics, STATISTICS)
-    checkpoint = _opened(path, adapter)
-    plan = _plan(checkpoint, set(wanted), None if layers is None else set(layers), str(device))
+    rows = rank_rows(
+        _opened(path, adapter),
+        wanted,
+        statistics=statistics,
+        layers=layers,
+        rtol=rtol,
+        certify=certify,
+        device=device,
+        progress=progress,
+    )
+    table = pandas.DataFrame(rows)
+    table["layer"] = table["layer"].astype("Int64")
+    return table
+
+
+def rank_rows(
+    checkpoint: Checkpoint,
+    roles: Iterable[str],
+    *,
+    statistics: Sequence[str] = ("stable_rank", "spectral_norm"),
+    layers: Iterable[int] | None = None,
+    rtol: float | None = None,
+    certify: bool = False,
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+) -> list[Row]:
+    """The rows of :func:`weight_ranks` for a checkpoint that is open."""
+    plan = _plan(checkpoint, set(roles), None if layers is None else set(layers), str(device))
     by_tensor: dict[str, list[int]] = {}
     for number, matrix in enumerate(plan.matrices):
         by_tensor.setdefault(matrix.tensor, []).append(number)
@@ -158,10 +184,7 @@ def weight_ranks(
                 checkpoint, plan.matrices[number], tensor, statistics, rtol, certify, device
             )
         del tensor
-    found = [row for number in range(len(plan.matrices)) for row in rows[number]]
-    table = pandas.DataFrame([*found, *plan.omitted])
-    table["layer"] = table["layer"].astype("Int64")
-    return table
+    return [row for number in range(len(plan.matrices)) for row in rows[number]] + plan.omitted
 
 
 def _opened(path: str | Path | nn.Module, adapter: Adapter) -> Checkpoint:
@@ -293,7 +316,7 @@ def _measure(
     where = f"{checkpoint.path}: {matrix.tensor} ({matrix.role}{expert})"
     weight = matrix.take(tensor).to(device)
     values: dict[str, tuple[float, float | None]] = {}
-    zero = not bool(weight.any())
+    zero = not bool(weight[:1].any() or weight.any())  # the first row tells of most
     if zero:
         values = {
             "stable_rank": (math.nan, None),

@@ -10,6 +10,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+ABSENT = "joma.absent"
+"""Key of a safetensors file's metadata: name -> [type, shape] of tensors that stood beside those it holds.
+
+What a matrix is, is told by what stands beside it too, so that a file of some tensors must know of the
+others.
+"""
+
 
 class Room:
     """Memory that tensors are read into one after the other, so that it is asked for but once.

@@ -1,0 +1,223 @@
+"""One series measured: each content once, each checkpoint against its neighbour and the first."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from joma.errors import JomaError
+from joma.instruments.track import TrackRun
+from joma.instruments.track.fetching import Fetched
+from joma.instruments.track.parts import Parts
+from joma.instruments.track.placing import Piece, notes_of_omissions, placed
+from joma.probes.series.find import find_series
+from joma.probes.series.measuring import changes_table, wanted_tensors, weights_table
+from joma.probes.series.members import Member, Note, lines, notes_on, select
+from joma.probes.series.reading import DETAILS, text_tables
+from joma.probes.series.source import Series, kept_of
+from joma.probes.weights.checkpoints import Checkpoint, open_checkpoint
+from joma.probes.weights.omissions import OMITTED
+
+_NO_TEXT = "no text was given, so weights alone were measured: --text adds attention entropy and loss"
+
+
+def measure_one(settings: TrackRun, path: Path) -> None:
+    """One checkpoint alone, as it is measured in its series but for the changes since the first."""
+    checkpoint = open_checkpoint(path)
+    weights_table(checkpoint, settings.layers)
+    if settings.changes:
+        changes_table(checkpoint, [("previous", checkpoint)], settings.layers)
+    if settings.reads_text:
+        on_text(settings, path)
+
+
+def on_text(settings: TrackRun, path: Path) -> dict[str, pd.DataFrame]:
+    """What it does on the settings' text."""
+    sections = tuple(name for name in settings.sections if name != "ranks")
+    return text_tables(path, settings.reading, sections, settings.statistics, settings.layers)
+
+
+@dataclass
+class Measured:
+    """One series, measured."""
+
+    settings: TrackRun
+    series: str
+    """``A``, or ``B`` for the one laid beside it."""
+    named: tuple[str, ...]
+    parts: Parts
+    notes: list[Note] = field(default_factory=list)
+    values: list[Piece] = field(default_factory=list)
+    details: dict[str, list[Piece]] = field(default_factory=dict)
+    """Of a probe's sections, the tables themselves."""
+    same_as: dict[str, str] = field(default_factory=dict)
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """``checkpoints``, ``notes``, ``values``, and of a probe's sections their own tables."""
+        settings = self.settings
+        revisions = settings.revisions if self.series == "A" else ("all",)
+        found = find_series(self.named, revisions)
+        chosen = select(found.members, revisions)
+        self.notes = [*found.notes, *notes_on(chosen)]
+        contents = self._contents(found, chosen)
+        if len(contents) == 1:
+            self.notes.append(
+                Note("alone", contents[0].name, f"{contents[0].name} is the only checkpoint: no curve")
+            )
+        if not (settings.reading.text or settings.weights):
+            self.notes.append(Note("weights alone", "", _NO_TEXT))
+        with self._fetched(found) as fetched:
+            for line in lines(contents):
+                self._follow(found, line, fetched)
+        tables = {name: placed(self.series, kept) for name, kept in self.details.items()}
+        values = placed(self.series, self.values)
+        if len(values):
+            self.notes += notes_of_omissions(values)
+            values = values[values["metric"] != OMITTED].drop(columns=["tensor", "reason"])
+        tables["values"] = values.reset_index(drop=True)
+        rows = [self._row(member) for member in chosen]
+        return {"checkpoints": pd.DataFrame(rows), "notes": self._notes(), **tables}
+
+    def _contents(self, found: Series, chosen: Sequence[Member]) -> list[Member]:
+        """Each content once, without steps that occur twice, and without what cannot be read as it lies."""
+        twice = {note.member for note in self.notes if note.kind == "same step"}
+        readable = []
+        signatures = {}
+        for member in chosen:
+            try:
+                signatures[member.name] = self._shapes(found, member)
+                readable.append(member)
+            except JomaError as error:
+                self.notes.append(Note("unreadable", member.name, f"{member.name}: {error}", lost=True))
+        known = [one for one in signatures.values() if one]
+        usual = max(known, key=known.count, default="")
+        for member in readable:
+            if signatures[member.name] not in ("", usual):
+                text = f"{member.name} has tensors of other names or shapes (or another vocabulary) than most"
+                self.notes.append(Note("shapes", member.name, text, lost=True))
+        readable = [one for one in readable if signatures[one.name] in ("", usual) and one.name not in twice]
+        for group in found.identical(readable):
+            kept = kept_of(group, readable)
+            others = [one.name for one in group if one is not kept]
+            self.same_as |= dict.fromkeys(others, kept.name)
+            text = (
+                f"{', '.join(one.name for one in group)} are the same bytes; they count once, as {kept.name}"
+            )
+            self.notes.append(Note("identical", kept.name, text))
+        return [member for member in readable if member.name not in self.same_as]
+
+    def _shapes(self, found: Series, member: Member) -> str:
+        """Names and shapes; where looking costs a transfer, it is looked once."""
+        if not found.distant:
+            return found.shapes(member)
+        table = self.parts.part(
+            f"shapes-{found.content(member)[:16]}", lambda: pd.DataFrame({"shapes": [found.shapes(member)]})
+        )
+        return str(table["shapes"].iloc[0])
+
+    @contextmanager
+    def _fetched(self, found: Series) -> Iterator[Fetched]:
+        wanted = None if self.settings.reads_text else wanted_tensors(self.settings.layers)
+        keep = self.settings.keep_downloads
+        kept = self.parts.progress.checkpoint_folder("fetched")
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(keep).expanduser() if keep else kept or Path(temporary)
+            fetched = Fetched(found, wanted, folder, keep=bool(keep))
+            try:
+                yield fetched
+            finally:
+                fetched.close()
+
+    def _follow(self, found: Series, line: Sequence[Member], fetched: Fetched) -> None:
+        """The checkpoints of one line, each against its neighbour and against the first."""
+        before: list[Member] = []
+        pairs = [*pairwise(line), (line[-1], None)]
+        label = f"checkpoints {self.series}" if self.settings.against else "checkpoints"
+        for member, following in self.parts.progress.track(pairs, label, total=len(pairs)):
+            earlier = [("previous", before[-1]), ("first", before[0])] if before else []
+            try:
+                tables = self._weights(found, member, earlier, following, fetched)
+            except JomaError as error:
+                self.notes.append(Note("unreadable", member.name, f"{member.name}: {error}", lost=True))
+                fetched.done(member)
+                continue
+            if self.settings.reads_text:
+                tables += self._text(found, member, before, fetched)
+            self.values.append((member, before[-1] if before else None, tables))
+            if len(before) > 1:
+                fetched.done(before[-1])
+            before.append(member)
+        for member in before[:1] + before[-1:]:
+            fetched.done(member)
+
+    def _weights(
+        self,
+        found: Series,
+        member: Member,
+        earlier: Sequence[tuple[str, Member]],
+        following: Member | None,
+        fetched: Fetched,
+    ) -> list[pd.DataFrame]:
+        layers, key = self.settings.layers, found.content(member)[:16]
+
+        def here() -> Checkpoint:
+            opened = fetched.checkpoint(member)
+            if following is not None:
+                fetched.ahead(following)
+            return opened
+
+        def changed() -> pd.DataFrame:
+            now = here()
+            return changes_table(now, [(name, fetched.checkpoint(one)) for name, one in earlier], layers)
+
+        tables = [self.parts.part(f"weights-{key}", lambda: weights_table(here(), layers))]
+        if self.settings.changes:
+            others = [found.content(one)[:16] for _, one in earlier]
+            tables.append(self.parts.part("-".join(["changes", key, *others]), changed))
+        return tables
+
+    def _text(
+        self, found: Series, member: Member, before: Sequence[Member], fetched: Fetched
+    ) -> list[pd.DataFrame]:
+        """What it does on the text; its weights count even where it cannot read."""
+        key = found.content(member)[:16]
+        details = [name for name in self.settings.sections if name in DETAILS]
+        names = {name: f"text-{key}{'' if name == 'values' else f'-{name}'}" for name in ("values", *details)}
+        try:
+            tables = self.parts.several(names, lambda: on_text(self.settings, fetched.path(member)))
+        except JomaError as error:
+            self.notes.append(Note("text", member.name, f"{member.name} on the text: {error}", lost=True))
+            return []
+        for name in details:
+            self.details.setdefault(name, []).append((member, before[-1] if before else None, [tables[name]]))
+        return [tables["values"]]
+
+    def _row(self, member: Member) -> dict[str, object]:
+        measured = {one.name for one, *_ in self.values}
+        dated = datetime.fromtimestamp(member.date, UTC).isoformat() if np.isfinite(member.date) else ""
+        return {
+            "series": self.series,
+            "checkpoint": member.name,
+            "line": member.place.line_name,
+            "step": member.place.step,
+            "unit": member.place.unit,
+            "tokens": np.nan if member.place.tokens is None else member.place.tokens,
+            "date": dated,
+            "bytes": member.size,
+            "same_as": self.same_as.get(member.name, ""),
+            "measured": member.name in measured,
+        }
+
+    def _notes(self) -> pd.DataFrame:
+        rows = [(self.series, note.kind, note.member, note.text, note.lost) for note in self.notes]
+        return pd.DataFrame(rows, columns=["series", "kind", "checkpoint", "text", "lost"]).astype(
+            {"lost": bool}
+        )
