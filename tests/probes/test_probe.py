@@ -12,6 +12,7 @@ import torch
 import joma
 from joma.cli.main import main
 from joma.errors import InputError, RunDirectoryError
+from joma.instruments.probe import ProbeRun
 from joma.probes.probe import SECTIONS, probe
 from joma.runs.directory import read_run
 
@@ -51,6 +52,34 @@ def test_every_section_is_measured_of_a_model_that_allows_all(folder: Path) -> N
     assert layers["lowest"][1] == own.min()
     model = found.tables["model"].iloc[0]
     assert (model["tokens"], model["windows"], model["longest_window"]) == (120, 6, 20)
+
+
+def test_an_untrained_network_stands_beside_the_joint_dynamics(folder: Path) -> None:
+    named = probe(folder, TEXT, length=20, sections="joint_dynamics")
+    untrained = named.tables["untrained_joint_dynamics"]
+    assert list(untrained.columns) == list(named.tables["joint_dynamics"].columns)
+    assert not untrained["value"].equals(named.tables["joint_dynamics"]["value"])
+    # The model has learned nothing itself.
+    (claim,) = [c for c in ProbeRun().claims(named.tables) if c.id == "probe.joint_dynamics"]
+    assert claim.verdict == "fails"
+    assert claim.null is not None
+    without = probe(folder, TEXT, length=20, sections="joint_dynamics", null="none")
+    (claim,) = [c for c in ProbeRun().claims(without.tables) if c.id == "probe.joint_dynamics"]
+    assert (claim.verdict, "no untrained network" in claim.evidence) == ("not tested", True)
+    with pytest.raises(InputError, match="null = 'nothing' is unknown"):
+        probe(folder, TEXT, null="nothing")
+
+
+def test_the_prediction_has_to_exceed_an_untrained_networks(folder: Path) -> None:
+    tables = dict(probe(folder, TEXT, length=20, sections="joint_dynamics").tables)
+    rows = tables["joint_dynamics"]
+    index = rows["metric"] == "index"
+    tables["joint_dynamics"] = rows.assign(value=rows["value"].where(~index, 0.5))
+    null = rows["metric"] == "null"
+    tables["joint_dynamics"]["value"] = tables["joint_dynamics"]["value"].where(~null, 0.01)
+    for untrained, verdict in ((0.01, "holds"), (-0.4, "fails")):
+        tables["untrained_joint_dynamics"] = rows.assign(value=untrained)
+        assert ProbeRun().claims(tables)[0].verdict == verdict
 
 
 def test_the_model_is_as_it_was(folder: Path) -> None:

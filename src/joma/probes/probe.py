@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from joma.probes.reading.texts import (
     Windows,
     windows,
 )
+from joma.probes.reading.untrained import check_null, untrained_copy
 from joma.probes.sections.attention import STATISTICS, attention_statistics
 from joma.probes.sections.coherence import representation_coherence
 from joma.probes.sections.joint_dynamics import joint_dynamics
@@ -42,9 +43,9 @@ class Probe:
 
     tables: dict[str, pandas.DataFrame]
     """``attention``, ``positions`` and ``coverage``, ``ranks``, ``coherence``, ``joint_dynamics``,
-    ``salience``, as far as they were asked for, one row per measurement, entropies in nats; ``layers``,
-    the means of a layer that one looks at first; ``model``, what was probed; and ``not_measured``, where a
-    section does not apply to this model, with the reason."""
+    ``untrained_joint_dynamics``, ``salience``, as far as they were asked for, one row per measurement,
+    entropies in nats; ``layers``, the means of a layer that one looks at first; ``model``, what was probed;
+    and ``not_measured``, where a section does not apply to this model, with the reason."""
 
 
 def probe(
@@ -64,6 +65,7 @@ def probe(
     heads: Sequence[int] | None = None,
     rows: float | None = None,
     attention_matrices: bool = False,
+    null: str = "untrained",
     device: str | torch.device = "auto",
     dtype: str | torch.dtype | None = None,
     trust_remote_code: bool = False,
@@ -96,6 +98,8 @@ def probe(
         layers: numbers of those to measure; all by default.
         heads: numbers of those to measure; all by default.
         attention_matrices: stable ranks of query, key, value and output matrices, too.
+        null: ``untrained``: the joint dynamics of a network of the model's shape with weights drawn anew are
+            measured beside, on a quarter of the windows (table ``untrained_joint_dynamics``); or ``none``.
         progress: shows bars and keeps finished sections; by default bars alone.
 
     Raises:
@@ -103,6 +107,7 @@ def probe(
         UnfinishedError: out of memory.
     """
     wanted = _check_sections(sections)
+    check_null(null)
     progress = progress or Progress()
     if (text is None) == (batches is None):
         raise InputError("probe needs a text or batches (a model's inputs, ready and by name), and not both.")
@@ -162,6 +167,11 @@ def probe(
         batches = reading.batches(progress, "joint dynamics")
         return {"joint_dynamics": joint_dynamics(reading.module, batches, layers=chosen, heads=heads)}
 
+    def untrained() -> dict[str, pandas.DataFrame]:
+        batches = progress.track(_quarter(reading.windows), "joint dynamics, untrained")
+        fresh = untrained_copy(reading.module, seed=0)
+        return {"untrained_joint_dynamics": joint_dynamics(fresh, batches, layers=chosen, heads=heads)}
+
     def salience() -> dict[str, pandas.DataFrame]:
         table = token_salience(reading.module, reading.windows, layers=chosen)
         return {"salience": _with_words(table, reading.loaded.tokenizer)}
@@ -171,17 +181,22 @@ def probe(
         "ranks": (("ranks",), ranks),
         "coherence": (("coherence",), coherence),
         "joint_dynamics": (("joint_dynamics",), joint),
+        "untrained": (("untrained_joint_dynamics",), untrained),
         "salience": (("salience",), salience),
     }
+    if "joint_dynamics" in wanted and null != "none":
+        wanted.insert(wanted.index("joint_dynamics") + 1, "untrained")
     tables: dict[str, pandas.DataFrame] = {}
     failures: dict[str, str] = {}
     for section in wanted:
+        if section == "untrained" and "joint_dynamics" in failures:
+            continue
         names, compute = measures[section]
         try:
             tables |= _kept(names, compute, progress)
         except InputError as error:
             # What was asked for by name, and what a probe is for in the first place, must not be missing.
-            if sections is not None or section == "attention":
+            if section == "attention" or (sections is not None and section != "untrained"):
                 raise
             failures[section] = str(error)
     tables["layers"] = layer_summary(tables)
@@ -226,6 +241,13 @@ class _Reading:
             "dtype": str(self.loaded.dtype).removeprefix("torch."),
         }
         return pandas.DataFrame([row])
+
+
+def _quarter(read: Windows | ReadyInputs) -> Windows | ReadyInputs:
+    """Every fourth window, the first included; of ready inputs, every fourth batch."""
+    if isinstance(read, Windows):
+        return replace(read, pieces=read.pieces[::4])
+    return replace(read, batches=read.batches[::4])
 
 
 def _kept(

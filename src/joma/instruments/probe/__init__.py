@@ -36,6 +36,12 @@ class ProbeRun(Instrument):
     attention_matrices: bool = setting(
         False, "stable ranks of query, key, value, output matrices too", short="--attention"
     )
+    null: str = setting(
+        "untrained",
+        "what the joint dynamics stand beside: a network of the model's shape with weights drawn anew, or "
+        "nothing",
+        choices=("untrained", "none"),
+    )
     certify: bool = setting(False, "with --weights: prove the error bounds")
 
     def heading(self) -> str:

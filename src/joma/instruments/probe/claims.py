@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypedDict
 
 import pandas as pd
 
-from joma.claim import Claim, judge, not_tested
+from joma.claim import Claim, Facts, judge, not_tested
 from joma.instruments.probe import ProbeRun
 from joma.reporting.probe_text import probe_sentences
 
 _NEARLY = 2.0
 _CLEAR = 3.0
-
-
-class _Identity(TypedDict):
-    id: str
-    source: str
-    statement: str
 
 
 def claims(settings: ProbeRun, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -32,7 +25,7 @@ def answer(settings: ProbeRun, tables: Mapping[str, pd.DataFrame]) -> list[str]:
 
 
 def _joint_dynamics_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:
-    identity: _Identity = {
+    identity: Facts = {
         "id": "probe.joint_dynamics",
         "source": "JoMA Thm 1",
         "statement": "attention's logits grow with half the sum of squares of what the hidden neurons see of "
@@ -40,33 +33,51 @@ def _joint_dynamics_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:
     }
     if "joint_dynamics" not in tables:
         return not_tested(**identity, reason=_why_missing(tables, "joint_dynamics"))
-    rows = tables["joint_dynamics"]
-    rows = rows[rows["position"].isna() & rows["head"].notna() & (rows["sink"] == "out")]
-    index = rows[(rows["metric"] == "index") & (rows["given"] == "nothing")]
-    linear = index[index["scale"] == "linear"]["value"].dropna()
-    null = rows[(rows["metric"] == "null") & (rows["scale"] == "linear")]["value"].dropna()
-    if linear.empty or null.empty:
+    rows = _of_heads(tables["joint_dynamics"])
+    linear = _indices(rows, "linear")
+    shuffled = rows[(rows["metric"] == "null") & (rows["scale"] == "linear")]["value"].dropna()
+    if linear.empty or shuffled.empty:
         return not_tested(**identity, reason="no query sees enough keys for a correlation")
-    log = index[index["scale"] == "log"]["value"]
-    partial = rows[(rows["metric"] == "index") & (rows["given"] == "position and value_norm")]
-    partial = partial[partial["scale"] == "linear"]["value"]
-    positive = float((linear > 0).mean())
-    measured = float(linear.mean())
+    if "untrained_joint_dynamics" not in tables:
+        return not_tested(
+            **identity,
+            reason="it speaks of learning, and no untrained network stands beside ("
+            f"{_why_missing(tables, 'untrained')})",
+        )
+    untrained = _indices(_of_heads(tables["untrained_joint_dynamics"]), "linear").abs()
+    partial = rows[(rows["given"] == "position and value_norm") & (rows["scale"] == "linear")]
+    positive, measured = float((linear > 0).mean()), float(linear.mean())
+    null = max(float(shuffled.abs().mean()), float(untrained.mean()))
     return judge(
-        measured > _CLEAR * float(null.abs().mean()) and positive > 0.5,
+        measured > _CLEAR * null and positive > 0.5,
         **identity,
-        expected=f"a positive correlation, {_CLEAR:g} times that of shuffled tokens, in most heads",
+        expected=f"a positive correlation, {_CLEAR:g} times that of shuffled tokens and of an untrained "
+        "network, in most heads",
         measured=measured,
-        null=float(null.abs().mean()),
-        null_description="mean |correlation| with the prediction shuffled over the tokens",
+        null=null,
+        null_description="mean |correlation| over the heads of an untrained network of the same shape "
+        f"({untrained.mean():.3f}), or with the prediction shuffled over the tokens "
+        f"({shuffled.abs().mean():.3f}); the larger",
         evidence=f"log-attention against the prediction, query by query, first key left out; positive in "
-        f"{positive:.0%} of {len(linear)} heads; log against log {log.mean():.3f}; with position and the "
-        f"value's norm held fixed {partial.mean():.3f}. The theorem is for exp attention and equal rates",
+        f"{positive:.0%} of {len(linear)} heads; log against log {_indices(rows, 'log').mean():.3f}; with "
+        "position and the value's norm held fixed "
+        f"{partial[partial['metric'] == 'index']['value'].mean():.3f}. The theorem is for exp attention and "
+        "equal rates",
     )
 
 
+def _of_heads(table: pd.DataFrame) -> pd.DataFrame:
+    return table[table["position"].isna() & table["head"].notna() & (table["sink"] == "out")]
+
+
+def _indices(rows: pd.DataFrame, scale: str) -> pd.Series[float]:
+    """The index of each head that has one, with nothing held fixed."""
+    chosen = (rows["metric"] == "index") & (rows["given"] == "nothing") & (rows["scale"] == scale)
+    return rows[chosen]["value"].dropna()
+
+
 def _orthogonality_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:
-    identity: _Identity = {
+    identity: Facts = {
         "id": "probe.orthogonality",
         "source": "JoMA Sec. 2 and 7",
         "statement": "the embeddings of distinct tokens are nearly orthogonal",

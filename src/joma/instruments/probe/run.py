@@ -32,6 +32,7 @@ def run(settings: ProbeRun, progress: Progress) -> dict[str, pd.DataFrame]:
         heads=settings.heads,
         rows=settings.rows,
         attention_matrices=settings.attention_matrices,
+        null=settings.null,
         progress=progress,
     ).tables
 

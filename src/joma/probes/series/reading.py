@@ -75,6 +75,7 @@ def text_tables(
             sections=sections,
             statistics=statistics,
             layers=layers,
+            null="none",
             progress=Progress(quiet=True),
         ).tables
     if "attention" in found:
