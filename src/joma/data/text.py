@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,9 @@ def basic_english(text: str) -> list[str]:
     return _BLANKED.sub(" ", _SPACED.sub(r" \1 ", text)).split()
 
 
+_SPLITS: dict[str, Callable[[str], list[str]]] = {"words": basic_english, "characters": list}
+
+
 @dataclass(frozen=True)
 class TokenText:
     """A corpus as token ids (int64), with the vocabulary that made them."""
@@ -53,27 +57,34 @@ def tokenize(corpus: Corpus, *, tokenizer: str = "words", vocabulary_size: int |
 
     With ``tokenizer="words"``: :func:`basic_english`; the vocabulary is the ``vocabulary_size``
     most frequent training words (all, if None), ties in alphabetical order, ``<unk>`` first and for
-    all others. Any other value names a Hugging Face tokenizer: a hub id or a local folder.
+    all others. ``"characters"``: likewise of single characters as they are. Any other value names a
+    Hugging Face tokenizer: a hub id or a local folder.
 
     Raises:
         InputError: for a vocabulary below 2 words, or a tokenizer that cannot be loaded.
     """
-    if tokenizer != "words":
+    if tokenizer not in _SPLITS:
         return _tokenize_with_hugging_face(corpus, tokenizer, vocabulary_size)
     if vocabulary_size is not None and vocabulary_size < 2:
         raise InputError(f"vocabulary_size = {vocabulary_size} must be at least 2 (or none for all words).")
-    training, validation = basic_english(corpus.training), basic_english(corpus.validation)
+    split = _SPLITS[tokenizer]
+    training, validation = split(corpus.training), split(corpus.validation)
     counts = Counter(training)
     counts.pop(UNKNOWN, None)
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     keep = None if vocabulary_size is None else vocabulary_size - 1
     words = (UNKNOWN, *ranked[:keep])
+    return TokenText(corpus.name, _ids(training, words), _ids(validation, words), words)
+
+
+def encoded(text: str, like: TokenText) -> NDArray[np.int64]:
+    """Another text in the characters of ``like``, which :func:`tokenize` made of characters."""
+    return _ids(text, like.words)
+
+
+def _ids(tokens: Sequence[str], words: Sequence[str]) -> NDArray[np.int64]:
     index = {word: i for i, word in enumerate(words)}
-
-    def ids(tokens: list[str]) -> NDArray[np.int64]:
-        return np.fromiter((index.get(word, 0) for word in tokens), dtype=np.int64, count=len(tokens))
-
-    return TokenText(corpus.name, ids(training), ids(validation), words)
+    return np.fromiter((index.get(token, 0) for token in tokens), dtype=np.int64, count=len(tokens))
 
 
 def _tokenize_with_hugging_face(corpus: Corpus, name: str, vocabulary_size: int | None) -> TokenText:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from joma.errors import InputError
 from joma.measures.change import published
 from joma.measures.change.e_detector import Evidence, gathered, threshold
-from joma.measures.change.residuals import CLIP, Past, renewed, residuals
+from joma.measures.change.residuals import CLIP, Moments, Past, renewed, residuals
 
 
 def first_alarm(values: np.ndarray, *, looks: int, alpha: float) -> int | None:
@@ -43,7 +43,7 @@ def test_healthy_runs_seldom_alarm(coefficient: float) -> None:
 def test_a_head_that_falls_is_found_and_named() -> None:
     rng = np.random.default_rng(2)
     values = rng.standard_normal((300, 6))
-    values[150:, 4] -= 6.0
+    values[150:, 4] -= 9.0
     found = first_alarm(values, looks=250, alpha=0.05)
     assert found is not None
     assert 150 <= found <= 165
@@ -95,11 +95,24 @@ def test_residuals_of_normal_noise_have_scale_one_and_are_clipped() -> None:
 
 
 def test_long_run_variance_of_an_autoregression() -> None:
-    past = Past.empty(1)
+    past, moments = Past.empty(1), Moments.empty(1)
     for row in autoregression(np.random.default_rng(7), 0.5, (6000, 1)):
-        past, _ = renewed(past, row, learning=50)
-    # (1 + a) / (1 - a) for a = .5; smoothed over some fifty steps, and the level follows a little.
-    assert 1.2 < past.long_run_variance()[0] < 5.5
+        past, residual = renewed(past, row, learning=50)
+        moments = moments.counting(residual)
+    # (1 + a) / (1 - a) for a = .5; smoothed over some two hundred steps, and the level follows a little.
+    assert 1.5 < moments.long_run_variance()[0] < 4.0
+
+
+def test_moments_of_few_residuals_are_plain_means() -> None:
+    rows = np.random.default_rng(10).standard_normal((60, 2))
+    rows[[5, 30], 1] = np.nan
+    moments = Moments.empty(2)
+    for row in rows:
+        moments = moments.counting(row)
+    assert np.allclose(moments.mean, np.nanmean(rows, axis=0))
+    assert np.allclose(moments.square, np.nanmean(rows**2, axis=0))
+    assert np.isclose(moments.product[0], (rows[1:, 0] * rows[:-1, 0]).sum() / 60)
+    assert list(moments.counted) == [60, 58]
 
 
 def test_a_constant_series_says_nothing() -> None:
@@ -110,17 +123,37 @@ def test_published_rules() -> None:
     rng = np.random.default_rng(8)
     quiet = rng.standard_normal(400)
     jump = np.r_[quiet[:300], quiet[300:] + 10]
-    assert published.cusum(quiet[:250] * 0.5 + 1) is None
-    assert published.cusum(jump) == 300
-    assert published.beyond_deviations(jump) == 300
-    assert published.beyond_absolute_deviations(quiet) is not None  # it alarms on healthy noise
+    first = published.first
+    assert first(published.cusum(quiet[:250] * 0.5 + 1), 6.0) is None
+    assert first(published.cusum(jump), 6.0) == 300
+    assert first(published.deviations(jump), 6.0) == 300
+    assert first(published.absolute_deviations(quiet), 3.0) is not None  # it alarms on healthy noise
     high = np.r_[np.ones(150), np.full(20, 2.5)]
-    assert published.lasting_rise(high) == 154
-    assert published.lasting_rise(high[:154]) is None
-    assert published.above(np.array([1.0, 99.0, 101.0]), 100.0) == 2
-    assert published.cusum(np.r_[quiet[:230], np.nan]) == 230
-    assert published.beyond_deviations(np.r_[quiet[:200], np.nan, quiet[200:230]]) == 200
-    assert published.cusum(np.ones(300)) is None
+    assert first(published.lasting_rise(high), 2.0) == 154
+    assert first(published.lasting_rise(high[:154]), 2.0) is None
+    assert first(np.array([1.0, 99.0, 101.0]), 100.0) == 2
+    assert first(published.cusum(np.r_[quiet[:230], np.nan]), 6.0) == 230
+    assert first(published.deviations(np.r_[quiet[:200], np.nan, quiet[200:230]]), 6.0) == 200
+    assert first(published.cusum(np.ones(300)), 6.0) is None
+
+
+@pytest.mark.parametrize(
+    "rule", [published.cusum, published.deviations, published.absolute_deviations, published.lasting_rise]
+)
+def test_rules_take_each_series_alone_and_never_look_ahead(rule) -> None:
+    values = np.random.default_rng(9).standard_normal((260, 2, 3)) + 5
+    values[[150, 230], 0, 1] = np.nan
+    scores = rule(values)
+    assert scores.shape == values.shape
+    np.testing.assert_allclose(scores[:, 1, 2], rule(values[:, 1, 2]), rtol=1e-9)
+    np.testing.assert_allclose(scores[:240], rule(values[:240]), rtol=1e-9)
+    assert np.isnan(rule(values[:90])).all()  # a window longer than the history says nothing
+
+
+def test_deviations_by_hand() -> None:
+    values = np.array([1.0, 3.0, np.nan, 5.0, 11.0])
+    assert published.deviations(values, window=3)[3:] == pytest.approx([3.0, 7.0])
+    assert published.absolute_deviations(values, window=3)[3:] == pytest.approx([3.0, 7.0])
 
 
 def test_bad_plans() -> None:

@@ -22,27 +22,34 @@ Array = NDArray[np.float64]
 
 WEIGHTS = (0.25, 0.5, 1.0)
 """Tilts that are averaged: for small lasting changes and for large quick ones."""
-DRIFT, VARIANCE = 0.5, 2.5
+DRIFT, VARIANCE = 0.5, 4.0
 """What healthy residuals may do, in scales: fixed on runs other than those that are judged."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Logarithms of R, shape ``(2, n, weights)``: falling and rising directions of ``n`` series."""
+    """Logarithms of R, shape ``(2, ..., n, weights)``: falling and rising directions of ``n`` series.
+
+    Axes in between are runs, each on its own.
+    """
 
     log_r: Array
 
     @classmethod
-    def none(cls, series: int) -> Evidence:
-        """R = 0 everywhere."""
-        return cls(np.full((2, series, len(WEIGHTS)), -np.inf))
+    def none(cls, *shape: int) -> Evidence:
+        """R = 0 everywhere; ``shape``: runs, if there are several, and series."""
+        return cls(np.full((2, *shape, len(WEIGHTS)), -np.inf))
 
-    def total(self) -> float:
-        """Logarithm of the average R over directions, series and weights; -inf for no series."""
-        return float(np.logaddexp.reduce(self.log_r.ravel()) - np.log(max(self.log_r.size, 1)))
+    def total(self) -> Array:
+        """Logarithm of each run's average R over directions, series and weights; -inf for no series."""
+        runs = np.moveaxis(self.log_r, 0, -1)
+        runs = runs.reshape(*runs.shape[:-3], -1)
+        with np.errstate(divide="ignore"):
+            total: Array = np.logaddexp.reduce(runs, axis=-1) - np.log(max(runs.shape[-1], 1))
+        return total
 
     def strongest(self) -> tuple[int, int]:
-        """Series and direction (-1 falling, +1 rising) with the most evidence."""
+        """Series and direction (-1 falling, +1 rising) with the most evidence; of one run."""
         summed = np.logaddexp.reduce(self.log_r, axis=2)
         direction, series = np.unravel_index(int(np.argmax(summed)), summed.shape)
         return int(series), (-1, 1)[int(direction)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,43 +11,73 @@ Array = NDArray[np.float64]
 
 LEVEL, SCALE, CLIP = 0.05, 0.02, 4.0
 """Rates at which level and scale follow, and how many scales a value may move them."""
+_SLOW = 0.005
+"""Rate at which the residuals' own moments follow, after a plain mean of the first 200."""
 
 
 @dataclass(frozen=True)
 class Past:
-    """What a set of series remembers of itself; every array has one entry per series.
+    """What a set of series remembers of itself; every array has one entry per series, in any shape.
 
     ``known`` counts the finite values seen. A value that is not finite changes nothing.
     """
 
     level: Array
     scale: Array
-    last: Array
-    """The residual before, for the correlation of neighbours."""
+    known: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls, series: int | tuple[int, ...]) -> Past:
+        """Nothing seen yet."""
+        nothing = np.full(series, np.nan)
+        return cls(nothing, nothing, np.zeros(series, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What the residuals of series have shown of themselves: one entry per series."""
+
     mean: Array
     """Smoothed residual: the drift, in scales."""
     square: Array
     product: Array
     """Smoothed square, and product of neighbours."""
-    known: NDArray[np.int64]
+    last: Array
+    """The residual before."""
+    counted: NDArray[np.int64]
 
     @classmethod
-    def empty(cls, series: int) -> Past:
+    def empty(cls, series: int | tuple[int, ...]) -> Moments:
         """Nothing seen yet."""
-        nothing, zeros = np.full(series, np.nan), np.zeros(series)
-        return cls(nothing, nothing, nothing, zeros, zeros, zeros, np.zeros(series, dtype=np.int64))
+        zeros = np.zeros(series)
+        return cls(zeros, zeros, zeros, zeros, np.zeros(series, dtype=np.int64))
+
+    def counting(self, residual: Array) -> Moments:
+        """With one more residual of each series; those that are NaN count for nothing."""
+        seen = np.isfinite(residual)
+        value = np.where(seen, residual, 0.0)
+        counted = self.counted + seen
+        rate = np.where(seen, np.maximum(_SLOW, 1.0 / np.maximum(counted, 1)), 0.0)
+        return Moments(
+            self.mean + rate * (value - self.mean),
+            self.square + rate * (value**2 - self.square),
+            self.product + rate * (value * self.last - self.product),
+            np.where(seen, value, self.last),
+            counted,
+        )
 
     def long_run_variance(self) -> Array:
         """Variance of a mean of residuals, times their number, as for an autoregression of order one.
 
-        In squared scales; NaN for fewer than ten values.
+        In squared scales; NaN for fewer than ten values. Correlations that outlast those of such an
+        autoregression are not in it.
         """
         variance = np.maximum(self.square - self.mean**2, 0.0)
         covariance = self.product - self.mean**2
         with np.errstate(invalid="ignore", divide="ignore"):
             correlation = np.clip(covariance / variance, -0.95, 0.95)
-        factor = (1 + correlation) / (1 - correlation)
-        return np.where((self.known >= 10) & (variance > 0), variance * factor, np.nan)
+            factor = (1 + correlation) / (1 - correlation)
+        return np.where((self.counted >= 10) & (variance > 0), variance * factor, np.nan)
 
 
 def renewed(past: Past, values: Array, *, learning: int) -> tuple[Past, Array]:
@@ -61,7 +90,7 @@ def renewed(past: Past, values: Array, *, learning: int) -> tuple[Past, Array]:
 
     Args:
         past: of ``n`` series.
-        values: shape ``(n,)``.
+        values: one of each series, in the shape of the past.
         learning: number of first values that only teach, at least 2.
     """
     values = np.asarray(values, dtype=np.float64)
@@ -77,27 +106,13 @@ def renewed(past: Past, values: Array, *, learning: int) -> tuple[Past, Array]:
     with np.errstate(invalid="ignore", divide="ignore"):
         residual = np.clip(gap / scale, -CLIP, CLIP)
     residual = np.where(finite & (known > learning) & (scale > 0), residual, np.nan)
-    seen = np.isfinite(residual)
     # sqrt(pi/2) times the mean absolute deviation is the standard deviation of normal noise.
     size = np.sqrt(np.pi / 2) * np.abs(taught)
     level = np.where(first, values, past.level + rate * taught)
     wider = np.where(known <= 2, size, scale + slow * (size - scale))
 
-    def follow(old: Array, new: Array) -> Array:
-        return np.where(seen, old + SCALE * (np.nan_to_num(new) - old), old)
-
-    neighbours = residual * np.nan_to_num(past.last)
     return (
-        dataclasses.replace(
-            past,
-            level=np.where(finite, level, past.level),
-            scale=np.where(finite & ~first, wider, past.scale),
-            last=np.where(seen, residual, past.last),
-            mean=follow(past.mean, residual),
-            square=follow(past.square, residual**2),
-            product=follow(past.product, neighbours),
-            known=known,
-        ),
+        Past(np.where(finite, level, past.level), np.where(finite & ~first, wider, past.scale), known),
         residual,
     )
 

@@ -4,12 +4,14 @@ Per head the logit of normalised entropy and the logarithm of the largest logit,
 the residual's root mean square: each becomes winsorised residuals, and one e-detector, averaged over all of
 them in both directions, bounds the probability that a healthy run ever alarms. The loss has a CUSUM at every
 step beside it. Where the run itself drifts or fluctuates more than the bound assumes, no probability is
-claimed.
+claimed. The procedure is :mod:`joma.measures.change.detector`; what it is worth is measured
+by the experiment ``alarm``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,20 +19,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from joma.measures.change.e_detector import DRIFT, VARIANCE, Evidence, gathered, threshold
-from joma.measures.change.residuals import Past, renewed
+from joma.measures.change.detector import Watched, began, comparable, looked
+from joma.measures.change.e_detector import DRIFT, VARIANCE, Evidence, threshold
+from joma.measures.change.loss import WINDOW, LossCusum
+from joma.measures.change.residuals import Moments, Past
 from joma.probes.live.messages import Message, place, whole
 
-LEARNING = 20
-"""Looks that only teach what this run's own past is."""
 _STREAMS = ("normalised_entropy", "largest_logit", "residual_rms")
 _NAMES = {
     "normalised_entropy": "attention_entropy",
     "largest_logit": "largest_logit",
     "residual_rms": "residual_rms",
 }
-_LOSS_WINDOW, _LOSS_THRESHOLD, _LOSS_SLACK = 200, 6.0, 1.0
-_EDGE = 1e-6
 
 
 @dataclass
@@ -46,12 +46,9 @@ class ChangeAlarm:
     alpha: float
     keys: list[tuple[str, str, int, int]] = field(default_factory=list)
     """(metric, module, call, head) of each series; fixed by the first look."""
-    past: Past = field(default_factory=lambda: Past.empty(0))
-    evidence: Evidence = field(default_factory=lambda: Evidence.none(0))
+    watched: Watched = field(default_factory=lambda: began(0))
     quiet: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, 0), dtype=np.int64))
     """Last step at which each series, falling and rising, was no farther out than the bound allows."""
-    seen: int = 0
-    armed_at: int | None = None
     raised: int | None = None
 
     def look(self, table: pd.DataFrame) -> list[Message]:
@@ -63,41 +60,33 @@ class ChangeAlarm:
         values = _series(rows)
         if not self.keys:
             self.keys = list(values)
-            self.past, self.evidence = Past.empty(len(values)), Evidence.none(len(values))
+            self.watched = began(len(values))
             self.quiet = np.full((2, len(values)), step, dtype=np.int64)
         row = np.array([values.get(key, np.nan) for key in self.keys])
-        self.past, residual = renewed(self.past, row, learning=LEARNING)
-        self.seen += 1
-        if self.seen <= LEARNING:
-            return []
-        if self.armed_at is None:
-            self.armed_at = step
-        self.evidence = gathered(self.evidence, residual)
-        self.quiet[np.stack([-residual, residual]) <= DRIFT] = step
-        if self.raised is not None or self.evidence.total() < threshold(self.looks, self.alpha):
+        self.watched, residual = looked(self.watched, row, step)
+        # What still teaches what the past is says nothing, and is as quiet as can be.
+        signed = np.nan_to_num(np.stack([-residual, residual]))
+        self.quiet[signed <= DRIFT] = step
+        total = float(self.watched.evidence.total())
+        if self.raised is not None or total < threshold(self.looks, self.alpha):
             return []
         self.raised = step
         return [self._message(step, rows)]
 
     def invalid(self) -> str:
         """Why the bound is not claimed for this run so far; empty where it is."""
-        drift = np.abs(self.past.mean)
-        variance = self.past.long_run_variance()
-        ready = self.past.known >= 2 * LEARNING
-        if not ready.any():
-            return ""
-        worst, widest = float(drift[ready].max()), float(np.nanmax(np.r_[0.0, variance[ready]]))
-        if worst > DRIFT:
-            return f"the run drifts by {worst:.2f} deviations, more than the {DRIFT:g} that the bound allows"
-        if widest > VARIANCE:
+        drift, variance = float(self.watched.drift), float(self.watched.variance)
+        if drift > DRIFT:
+            return f"the run drifts by {drift:.2f} deviations, more than the {DRIFT:g} that the bound allows"
+        if variance > VARIANCE:
             return (
-                f"the run's slow fluctuations have {widest:.1f} times the variance of its scale, more than "
+                f"the run's slow fluctuations have {variance:.1f} times the variance of its scale, more than "
                 f"the {VARIANCE:g} that the bound allows"
             )
         return ""
 
     def _message(self, step: int, rows: pd.DataFrame) -> Message:
-        number, direction = self.evidence.strongest()
+        number, direction = self.watched.evidence.strongest()
         metric, module, call, head = self.keys[number]
         own = rows[(rows["metric"] == metric) & (rows["module"] == module) & (rows["call"] == call)]
         own = own[own["head"].fillna(-1) == head]
@@ -116,41 +105,47 @@ class ChangeAlarm:
 
     def arm(self) -> None:
         """Begin again: evidence is forgotten, what the run's past taught is kept."""
-        self.evidence = Evidence.none(len(self.keys))
+        self.watched = self.watched.without_evidence()
         self.raised = None
 
-    def as_state(self) -> dict[str, object]:
+    def as_state(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
         return {
             "keys": [list(key) for key in self.keys],
-            "past": {name: _plain(value) for name, value in vars(self.past).items()},
-            "log_r": _plain(self.evidence.log_r),
-            "quiet": _plain(self.quiet),
-            "seen": self.seen,
-            "armed_at": self.armed_at,
+            "watched": _plain(dataclasses.asdict(self.watched)),
+            "quiet": self.quiet.tolist(),
             "raised": self.raised,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what :meth:`as_state` gave."""
         self.keys = [tuple(key) for key in state["keys"]]
-        self.past = Past(**{name: np.array(value, dtype=float) for name, value in state["past"].items()})
-        self.past = dataclasses.replace(self.past, known=self.past.known.astype(np.int64))
-        self.evidence = Evidence(np.array(state["log_r"], dtype=float).reshape(2, len(self.keys), -1))
+        kept = state["watched"]
+        past = {name: np.array(value, dtype=float) for name, value in kept["past"].items()}
+        moments = {name: np.array(value, dtype=float) for name, value in kept["moments"].items()}
+        self.watched = Watched(
+            Past(**{**past, "known": past["known"].astype(np.int64)}),
+            Moments(**{**moments, "counted": moments["counted"].astype(np.int64)}),
+            Evidence(np.array(kept["evidence"]["log_r"], dtype=float).reshape(2, len(self.keys), -1)),
+            kept["looks"],
+            kept["first"],
+            kept["armed_at"],
+            np.array(kept["drift"], dtype=float),
+            np.array(kept["variance"], dtype=float),
+        )
         self.quiet = np.array(state["quiet"], dtype=np.int64).reshape(2, -1)
-        self.seen, self.armed_at, self.raised = state["seen"], state["armed_at"], state["raised"]
+        self.raised = state["raised"]
 
 
 @dataclass
 class LossAlarm:
-    """CUSUM(6, 1) of the loss, at every step, against mean and deviation of its own first 200 steps.
+    """CUSUM(6, 1) of the loss, at every step (:class:`joma.measures.change.loss.LossCusum`).
 
-    A loss that is not finite is told at its own step. A CUSUM that came back to zero within 100 steps of
-    its alarm was a spike that recovered.
+    A loss that is not finite is told at its own step. A CUSUM that came back to zero after its alarm was a
+    spike that recovered.
     """
 
-    first: list[float] = field(default_factory=list)
-    total: float = 0.0
+    cusum: LossCusum = field(default_factory=LossCusum)
     began: int = 0
     raised: int | None = None
     broken: bool = False
@@ -162,45 +157,47 @@ class LossAlarm:
             self.broken = True
             return told
         self.broken = False
-        if len(self.first) < _LOSS_WINDOW:
-            self.first.append(loss)
-            return []
-        deviation = float(np.std(self.first))
-        if deviation == 0:
-            return []
-        if self.total == 0:
+        if self.cusum.total == 0:
             self.began = step
-        self.total = max(0.0, self.total + (loss - float(np.mean(self.first))) / deviation - _LOSS_SLACK)
-        if self.raised is None and self.total >= _LOSS_THRESHOLD:
+        beyond = self.cusum.add(loss)
+        if beyond and self.raised is None:
             self.raised = step
             return [self._message(step, f"the loss rose to {loss:.3g}", self.began)]
-        if self.raised is not None and self.total == 0:
+        if self.raised is not None and self.cusum.total == 0:
             recovered, self.raised = self.raised, None
             what = f"the loss rose at step {recovered} and has come back"
             return [Message(step, "spike", "loss", "loss", what, recovered, "a loss that recovered")]
         return []
 
     def _message(self, step: int, what: str, since: int) -> Message:
-        return Message(step, "alarm", "loss", "loss", what, since, "CUSUM(6, 1) over the first 200 steps")
+        sure = f"CUSUM(6, 1) over the last {WINDOW} quiet steps"
+        return Message(step, "alarm", "loss", "loss", what, since, sure)
+
+    def as_state(self) -> dict[str, Any]:
+        """All of it, ready for JSON."""
+        kept = {"began": self.began, "raised": self.raised, "broken": self.broken}
+        own = {**vars(self.cusum), "reference": list(self.cusum.reference)}
+        return {**kept, "cusum": own}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what :meth:`as_state` gave."""
+        own = state["cusum"]
+        self.cusum = LossCusum(deque(own["reference"], maxlen=WINDOW), list(own["excursion"]), own["total"])
+        self.began, self.raised, self.broken = state["began"], state["raised"], state["broken"]
 
 
 def _series(rows: pd.DataFrame) -> dict[tuple[str, str, int, int], float]:
     """Each value on a scale on which its changes are comparable."""
     found = {}
     for row in rows.itertuples():
-        value = float(row.value)
-        if row.metric == "normalised_entropy":
-            inside = min(max(value, _EDGE), 1 - _EDGE) if np.isfinite(value) else np.nan
-            value = float(np.log(inside / (1 - inside)))
-        elif row.metric == "largest_logit":
-            value = float(np.arcsinh(value / 2))  # the logarithm of a large one, and defined for all
-        else:
-            value = float(np.log(value)) if value > 0 else np.nan
         head = -1 if pd.isna(row.head) else int(row.head)
-        found[row.metric, row.module, int(row.call), head] = value
+        value = comparable(row.metric, np.array(row.value, dtype=float))
+        found[row.metric, row.module, int(row.call), head] = float(value)
     return found
 
 
-def _plain(values: NDArray[np.generic]) -> list[object]:
-    plain: list[object] = values.tolist()
-    return plain
+def _plain(value: Any) -> Any:
+    """Arrays as lists, numbers of NumPy as numbers."""
+    if isinstance(value, dict):
+        return {key: _plain(member) for key, member in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

@@ -18,7 +18,7 @@ from joma.probes.live.rows import COLUMNS
 _FACTS, _TABLE, _STATE = "monitor.json", "monitor.parquet", "state.json"
 _MESSAGES = "messages.json"
 _PART = re.compile(r"part-(\d{9})\.parquet")
-VERSION = 1
+VERSION = 2
 
 
 @dataclass

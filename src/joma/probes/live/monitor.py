@@ -229,7 +229,11 @@ class Monitor:
             if self._sink is not None:
                 self._sink(step, summary(rows, self._tables[-1]))
         if self._folder is not None:
-            state = {"alarm": self._alarm.as_state(), "loss": vars(self._loss_alarm), "since": self._since}
+            state = {
+                "alarm": self._alarm.as_state(),
+                "loss": self._loss_alarm.as_state(),
+                "since": self._since,
+            }
             folder = self._folder
             self._try("the folder", lambda: folder.keep_state({"step": step, **state}))
         self._tell(told)
@@ -289,7 +293,7 @@ class Monitor:
         if state is None:
             return
         self._alarm.restore(state["alarm"])
-        self._loss_alarm = LossAlarm(**state["loss"])
+        self._loss_alarm.restore(state["loss"])
         self._since = dict(state["since"])
 
     def _go_back(self, step: int) -> None:
