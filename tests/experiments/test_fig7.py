@@ -12,7 +12,9 @@ from joma.errors import InputError, UnfinishedError
 from joma.experiments.fig7 import Fig7
 from joma.experiments.fig7.claims import claims
 from joma.experiments.fig7.figure import draw
-from joma.experiments.fig7.run import _dates, _layers
+from joma.experiments.fig7.run import _layers
+from joma.experiments.fig7.training import saved_steps
+from joma.instruments.track.orders import dates
 from joma.progress import Progress
 
 
@@ -35,7 +37,7 @@ def tables(top_bounces: bool, wave: bool, runs: int = 5) -> dict[str, pd.DataFra
     return {
         "curves": curves,
         "layers": _layers(curves),
-        "dates": _dates(curves),
+        "dates": dates(curves, ("run", "metric", "matrix")),
         "downloads": downloads,
     }
 
@@ -67,6 +69,15 @@ def test_bad_settings_and_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(UnfinishedError, match="none of the models can be had"):
         Fig7(models=("lab/tiny",)).run(Progress(quiet=True))
+
+
+@pytest.mark.parametrize(("steps", "count"), [(240, 8), (8, 8), (9, 8), (1000, 20), (2, 2), (100, 100)])
+def test_checkpoints_are_closer_at_first_and_distinct(steps: int, count: int) -> None:
+    saved = saved_steps(steps, count)
+    assert len(set(saved)) == count
+    assert saved[-1] == steps
+    assert all(1 <= step <= steps for step in saved)
+    assert np.all(np.diff(saved, n=2)[:-1] >= -1)
 
 
 @pytest.mark.slow

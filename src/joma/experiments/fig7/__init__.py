@@ -54,7 +54,7 @@ class Fig7(Experiment):
     length: int = setting(64, "tokens of a window", at_least=4)
     batch: int = setting(16, "windows of a minibatch", at_least=1)
     steps: int = setting(240, "minibatches", at_least=8)
-    checkpoints: int = setting(8, "checkpoints of each training, evenly spaced", at_least=2, at_most=100)
+    checkpoints: int = setting(8, "checkpoints of each training, closer at first", at_least=2, at_most=100)
     learning_rate: float = setting(3e-3, "of Adam, falling linearly to zero", above=0)
     windows: int = setting(32, "held-out windows on which entropy and loss are measured", at_least=1)
 

@@ -18,7 +18,7 @@ _PANELS = {
 
 
 def draw(settings: Fig7, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Each layer's curve, mean over the runs with each run behind it; right: when layers fall and return."""
+    """Each layer's curve, mean over the runs and each run behind it; right: dates of fall and return."""
     curves, dates = tables["curves"], tables["dates"]
     figure: Figure
     figure, axes = panels(1, 3, width=4.4, height=3.4)
@@ -37,14 +37,18 @@ def draw(settings: Fig7, tables: Mapping[str, pd.DataFrame]) -> Figure:
         if rows.empty:
             place.set_axis_off()
             continue
-        place.set(title=title, xlabel="step")
+        place.set(title=title, xlabel="step (log)", xscale="log")
         place.legend(fontsize=7, ncols=2)
     last = axes[0][2]
     own = dates[(dates["metric"] == "stable_rank") & (dates["matrix"] == "lower")]
     for number, (move, rows) in enumerate(own.groupby("move")):
-        last.plot(
-            rows["step"], rows["layer"], "o", ms=4, alpha=0.6, color=PALETTE[number], label=f"half the {move}"
-        )
-    last.set(title="lower MLP: dates of each layer", xlabel="step", ylabel="layer")
+        rows = rows[rows["step"].notna()]
+        around = [rows["step"] - rows["step_from"], rows["step_to"] - rows["step"]]
+        heights = rows["layer"] + 0.2 * number + 0.03 * (rows["run"].rank(method="dense") - 1)
+        colour, label = PALETTE[number], f"half the {move}"
+        last.errorbar(rows["step"], heights, xerr=around, fmt="o", ms=4, lw=0.7, color=colour, label=label)
+    last.set(
+        title="lower MLP: dates of each layer and run", xlabel="step (log)", ylabel="layer", xscale="log"
+    )
     last.legend(fontsize=7)
     return figure

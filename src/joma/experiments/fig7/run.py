@@ -43,7 +43,12 @@ def run(settings: Fig7, progress: Progress) -> dict[str, pd.DataFrame]:
     found = progress.parts(runs)
     curves = pd.concat([table.assign(run=name) for name, table in found.items()], ignore_index=True)
     curves = curves[["run", "step", "layer", "metric", "matrix", "value"]]
-    return {"curves": curves, "layers": _layers(curves), "dates": _dates(curves), "downloads": downloads}
+    return {
+        "curves": curves,
+        "layers": _layers(curves),
+        "dates": dates(curves, ("run", "metric", "matrix")),
+        "downloads": downloads,
+    }
 
 
 def _seed(settings: Fig7, seed: int, progress: Progress) -> pd.DataFrame:
@@ -111,13 +116,3 @@ def _layers(curves: pd.DataFrame) -> pd.DataFrame:
             )
     numbers = ["dip_step", "depth", "dip_probability", "rebound", "rebound_null", "rebound_probability"]
     return pd.DataFrame(rows, columns=["run", "metric", "matrix", "layer", "runs", *numbers, "verdict"])
-
-
-def _dates(curves: pd.DataFrame) -> pd.DataFrame:
-    rows = []
-    for (metric, matrix, name), one in curves.groupby(["metric", "matrix", "run"], sort=False):
-        layers = sorted(one["layer"].unique())
-        for move in ("fall", "return"):
-            found = zip(layers, dates(one, move), strict=True)
-            rows += [(name, metric, matrix, int(layer), move, date) for layer, date in found]
-    return pd.DataFrame(rows, columns=["run", "metric", "matrix", "layer", "move", "step"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,39 @@ def train(settings: Fig7, seed: int, tokens: NDArray[np.int64], vocabulary: int,
     """
     if any(importlib.util.find_spec(name) is None for name in ("accelerate", "transformers")):
         raise InputError("training with the Hugging Face Trainer needs: pip install 'joma[hf]'.")
+    # What is imported on the way remarks on packages that this needs none of.
+    logging.disable(logging.WARNING)
+    try:
+        _train(settings, seed, tokens, vocabulary, folder)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def saved_steps(steps: int, checkpoints: int) -> list[int]:
+    """When checkpoints are written: closer at first, as those of Pythia; the last at the end."""
+    spaced = np.geomspace(max(1, steps // 120), steps, checkpoints)
+    wanted = [round(float(step)) for step in spaced]
+    for number in range(1, checkpoints):
+        wanted[number] = max(wanted[number], wanted[number - 1] + 1)
+    for number in range(checkpoints):
+        wanted[number] = min(wanted[number], steps - (checkpoints - 1 - number))
+    return wanted
+
+
+def _train(settings: Fig7, seed: int, tokens: NDArray[np.int64], vocabulary: int, folder: Path) -> None:
     import transformers
+
+    saved = saved_steps(settings.steps, settings.checkpoints)
+
+    class Saves(transformers.TrainerCallback):
+        def on_step_end(
+            self,
+            args: transformers.TrainingArguments,
+            state: transformers.TrainerState,
+            control: transformers.TrainerControl,
+            **_: object,
+        ) -> None:
+            control.should_save = state.global_step in saved
 
     transformers.set_seed(seed)
     config = transformers.GPTNeoXConfig(
@@ -55,7 +88,7 @@ def train(settings: Fig7, seed: int, tokens: NDArray[np.int64], vocabulary: int,
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
         max_steps=settings.steps,
-        save_steps=settings.steps // settings.checkpoints,
+        save_strategy="no",
         save_only_model=True,
         per_device_train_batch_size=settings.batch,
         learning_rate=settings.learning_rate,
@@ -72,6 +105,7 @@ def train(settings: Fig7, seed: int, tokens: NDArray[np.int64], vocabulary: int,
         model=transformers.GPTNeoXForCausalLM(config),
         args=arguments,
         train_dataset=_Windows(tokens, settings.length),
+        callbacks=[Saves()],
     )
     # The Trainer prints its summary, and a bar for each checkpoint.
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

@@ -16,7 +16,7 @@ _NAMED = 3
 
 
 def placed(series: str, pieces: Sequence[Piece]) -> pd.DataFrame:
-    """The tables in one, after ``series, checkpoint, line, step, tokens, loss``; with the weights' speed."""
+    """The tables in one, after ``series, checkpoint, line, step, tokens``; curves with loss and speed."""
     if not pieces:
         return pd.DataFrame()
     table = pd.concat([table for *_, tables in pieces for table in tables], ignore_index=True)
@@ -41,9 +41,10 @@ def placed(series: str, pieces: Sequence[Piece]) -> pd.DataFrame:
             "line": [one.place.line_name for one in members],
             "step": [one.place.step for one in members],
             "tokens": [np.nan if one.place.tokens is None else one.place.tokens for one in members],
-            "loss": [_loss(tables) for *_, tables in pieces],
         }
     )
+    if "against" in table:
+        place["loss"] = [_loss(tables) for *_, tables in pieces]
     return pd.concat([place.iloc[number].reset_index(drop=True), table], axis=1)
 
 

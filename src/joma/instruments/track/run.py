@@ -9,7 +9,7 @@ import pandas as pd
 from joma.errors import UnfinishedError
 from joma.instruments.track import TrackRun
 from joma.instruments.track.measured import Measured
-from joma.instruments.track.orders import orders
+from joma.instruments.track.orders import dates, layer_curves, orders
 from joma.instruments.track.parts import Parts
 from joma.probes.series.curves import bounces, early_warnings, side_by_side
 from joma.probes.series.find import find_series
@@ -65,7 +65,8 @@ def _all_tables(settings: TrackRun, parts: Parts) -> dict[str, pd.DataFrame]:
         )
     level = values[values["metric"].isin(_JUDGED) & (values["against"] == "")]
     tables["bounces"] = bounces(level, seed=settings.seed)
-    tables["orders"] = orders(values, seed=settings.seed)
+    tables["dates"] = dates(layer_curves(values))
+    tables["orders"] = orders(tables["dates"], seed=settings.seed)
     tables["warnings"] = early_warnings(level[level["head"].isna()], settings.window)
     if settings.against:
         tables["beside"] = side_by_side(values, settings.align)
