@@ -20,7 +20,7 @@ ERRORS = {
     "error": r"Eq. 18: $\hat z$, $\bar b$ of the start",
     "error_moving": r"Eq. 17: $\bar b$ as it moves",
     "error_still": "no prediction: $z(0)$",
-    "error_integral": "exact integral identity",
+    "error_integral": r"integral identity, summed step by step: $O(\eta)$",
 }
 
 

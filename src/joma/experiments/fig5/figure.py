@@ -23,7 +23,9 @@ def draw(settings: Fig5, tables: Mapping[str, pd.DataFrame]) -> Figure:
             axis.plot(mean, color=colour, label=f"H = {height}")
         axis.set(title=label, xlabel="time", ylabel="attention per token", ylim=(0, 1))
         axis.set_xscale("log")
-    flat[0].legend(loc="upper right")
+    flat[1].legend(
+        loc="upper left", title="edges up to the lowest\nancestor shared with m", title_fontsize=7.5
+    )
     for colour, (run, curve) in zip(PALETTE, tables["entropy"].groupby("run", sort=False), strict=False):
         flat[5].plot(curve["time"], curve["value"], color=colour, label=RUNS[str(run)])
     flat[5].set(xscale="log", xlabel="time", ylabel="attention entropy (nats)", title="Does it bounce?")

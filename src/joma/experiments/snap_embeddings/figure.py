@@ -16,21 +16,20 @@ def draw(settings: SnapEmbeddings, tables: Mapping[str, pd.DataFrame]) -> Figure
     course, tokens = (table[table["data"] == "real"] for table in (tables["course"], tables["tokens"]))
     figure, axes = panels(2, 2, width=4.8, height=3.2)
     labels = {
-        "loss": "loss (nats)",
-        "common mass": "attention on the common token",
-        "unseen tokens": "share of Z's change\non unseen tokens",
+        "loss": ("loss (nats)", "what is learned"),
+        "common mass": ("attention mass", "attention on the common token"),
+        "unseen tokens": ("share of the change", "change of Z that falls on unseen tokens"),
     }
     colours = dict(zip([FREE, *EMBEDDED], (ink(), *PALETTE), strict=False))
     # The one-matrix model lies upon the free one: dots on a line.
     lines = {FREE: "-", ONE_MATRIX: ":"}
-    for axis, (metric, label) in zip(axes.ravel(), labels.items(), strict=False):
+    for axis, (metric, (label, title)) in zip(axes.ravel(), labels.items(), strict=False):
         for model, colour in colours.items():
             part = course[(course["model"] == model) & (course["metric"] == metric)]
             mean = part.groupby("time")["value"].mean()
             width = 3.0 if model == ONE_MATRIX else 1.6
             axis.plot(mean.index, mean, lines.get(model, "-"), color=colour, lw=width, label=model)
-        axis.set_xlabel("training time")
-        axis.set_ylabel(label)
+        axis.set(xlabel="training time", ylabel=label, title=title)
     axis = axes[1, 1]
     for model, colour in colours.items():
         part = tokens[(tokens["model"] == model) & (tokens["seed"] == tokens["seed"].min())]
@@ -46,7 +45,10 @@ def draw(settings: SnapEmbeddings, tables: Mapping[str, pd.DataFrame]) -> Figure
         )
         axis.scatter(common["probability"], common["value"], s=30, marker="x", color=colour, lw=1.2)
     axis.axhline(0, color=ink(), lw=0.8)
-    axis.set_xlabel("P(l | n)   (dots: distinct tokens, crosses: common)")
-    axis.set_ylabel("change of the logit z (nats)")
+    axis.set(
+        xlabel="P(l | n)   (dots: distinct tokens, crosses: common)",
+        ylabel="change of the logit z (nats)",
+        title="fates of the tokens, first seed, at the end",
+    )
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
