@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -251,3 +252,80 @@ def test_attention_within_windows(global_tokens: int, padded: int) -> None:
         assert row.value == pytest.approx(expected[row.sample, row.head, row.position].item(), abs=1e-5)
     assert len(local) == 2 * (24 - padded - 2 * global_tokens)
     assert sorted(set(table["call"])) == list(range(1 + (global_tokens > 0)))
+
+
+@pytest.mark.parametrize("kind", ["local", "transient-global"])
+@pytest.mark.parametrize("length", [64, 61])
+def test_blocks_of_tokens_count_no_padding(kind: str, length: int) -> None:
+    """LongT5's samples are blocks, and padding is left out of each as of samples by themselves."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LongT5Config(
+        vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2, local_radius=7,
+        encoder_attention_type=kind, global_block_size=8,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.LongT5EncoderModel(config).eval()
+    for parameter in model.parameters():
+        parameter.data.normal_(std=0.3)
+    batch = {"input_ids": torch.randint(3, 40, (2, length)), "attention_mask": torch.ones(2, length)}
+    batch["attention_mask"][1, -21:] = 0
+    with torch.no_grad(), watch(model, reduce="none") as seen:
+        model(**batch)
+    table = seen.table()
+    assert len(table) == 2 * (2 * length - 21)
+    assert not seen.coverage()["reason"].any()
+    # The first sample has no padding, and is what it is alone.
+    with torch.no_grad(), watch(model, reduce="none") as alone:
+        model(input_ids=batch["input_ids"][:1], attention_mask=torch.ones(1, length))
+    blocks = -(-length // 8)
+    first = table[table["sample"] < blocks]["value"].to_numpy()
+    own = alone.table()
+    own = own[(own["sample"] * 8 + own["position"]) < length]["value"].to_numpy()
+    np.testing.assert_allclose(first, own, atol=1e-5)
+
+
+def test_blocks_whose_tokens_are_not_known_are_named() -> None:
+    """BigBird's calls are some of the blocks: their padding is counted, and coverage says so."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BigBirdConfig(
+        vocab_size=70, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
+        max_position_embeddings=128, attention_type="block_sparse", block_size=4, num_random_blocks=1,
+    )  # fmt: skip
+    model = transformers.BigBirdModel(config, add_pooling_layer=False).eval()
+    mask = torch.ones(2, 64, dtype=torch.long)
+    mask[1, -20:] = 0
+    with torch.no_grad(), watch(model) as seen:
+        model(input_ids=torch.randint(3, 70, (2, 64)), attention_mask=mask)
+    (reason,) = seen.coverage()["reason"]
+    assert reason.startswith("all rows count, padding too: 4 ask at a time")
+
+
+class Thicket(torch.nn.Module):
+    """Attention within blocks, in one call, of nobody's family; of neighbours, or of every fifth token."""
+
+    def __init__(self, *, strided: bool) -> None:
+        super().__init__()
+        self.strided = strided
+        self.mix = torch.nn.Linear(4, 12)
+
+    def forward(self, hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        q, k, v = self._cut(self.mix(hidden).unflatten(-1, (2, 6))).transpose(2, 3).chunk(3, dim=-1)
+        kept = self._cut(attention_mask).bool()[:, :, None, None, :]
+        scores = (q @ k.transpose(-1, -2)).masked_fill(~kept, -1e9)
+        return scores.softmax(-1) @ v
+
+    def _cut(self, x: torch.Tensor) -> torch.Tensor:
+        return x.unflatten(1, (-1, 4)).transpose(1, 2) if self.strided else x.unflatten(1, (4, -1))
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_blocks_of_any_model(strided: bool) -> None:
+    torch.manual_seed(0)
+    model = Thicket(strided=strided)
+    mask = torch.ones(2, 20)
+    mask[1, 13:] = 0
+    with torch.no_grad(), watch(model) as seen:
+        model(torch.randn(2, 20, 4), mask)
+    (count,) = set(seen.table()["count"])
+    (reason,) = seen.coverage()["reason"]
+    assert (count, bool(reason)) == ((40, True) if strided else (33, False))

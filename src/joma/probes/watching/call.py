@@ -81,18 +81,23 @@ class AttentionCall:
         batch, _, queries, keys = self.shape
         return self.keep.expand(batch, -1, queries, keys).any(1).any(1)
 
-    def hides(self, asks: Tensor, answers: Tensor) -> bool:
-        """Whether the queries (batch, queries) that ask see no key (batch, keys) that does not answer."""
-        pairs = asks[:, None, :, None] & ~answers[:, None, None, :]
+    def keys_seen(self, asks: Tensor) -> Tensor:
+        """(batch, keys): which keys some query of those that ask, (batch, queries), sees."""
+        batch, _, queries, keys = self.shape
+        pairs = asks.expand(batch, -1)[:, None, :, None].expand(-1, 1, queries, keys)
         if self.causal:
-            pairs = pairs & torch.ones(pairs.shape[-2:], dtype=torch.bool, device=pairs.device).tril()
+            pairs = pairs & torch.ones(queries, keys, dtype=torch.bool, device=pairs.device).tril()
         if self.keep is not None:
             pairs = pairs & self.keep
         if self.logits is not None:
             pairs = pairs & (self.logits > self.logits.amax(-1, keepdim=True) - _VANISHING)
         elif self.bias is not None:
             pairs = pairs & (self.bias > self.bias.amax(-1, keepdim=True) - _VANISHING)
-        return not bool(pairs.any())
+        return pairs.any(dim=2).any(dim=1)
+
+    def hides(self, asks: Tensor, answers: Tensor) -> bool:
+        """Whether the queries (batch, queries) that ask see no key (batch, keys) that does not answer."""
+        return not bool((self.keys_seen(asks) & ~answers).any())
 
 
 def scaled_dot_product_call(

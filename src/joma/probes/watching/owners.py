@@ -103,6 +103,8 @@ class Place:
                 length = padding.rows.shape[1]
                 cached = queries < length <= keys and padding.tokens == queries
                 if not cached and not (queries == length and (length <= keys or not call.positions)):
+                    if (blocks := _blocks(padding.rows, call)) is not None:
+                        return blocks, ""
                     others = others or length
                     continue
                 rows = self._of_batch(padding.rows, batch)
@@ -114,7 +116,10 @@ class Place:
             seen = call.tokens_seen()
             if seen is not None:
                 return seen, ""
-        remark = f"all rows count: {queries} ask at a time, and the padding mask speaks of {others} tokens"
+        remark = (
+            f"all rows count, padding too: {queries} ask at a time, and the padding mask speaks of {others} "
+            "tokens"
+        )
         return None, remark if others else ""
 
     def _of_batch(self, rows: Tensor, batch: int) -> Tensor:
@@ -309,6 +314,32 @@ def _padding_hook(owners: Owners, places: dict[str, int]) -> Callable[..., None]
                 running.paddings.append(_Padding(rows, sources, _length(tokens, rows)))
 
     return hook
+
+
+def _blocks(rows: Tensor, call: AttentionCall) -> Tensor | None:
+    """The padding mask (samples, tokens) of a call whose samples are blocks of tokens, one after the other.
+
+    Its keys begin with the block's own tokens, or those of the blocks before, of its own and after. None
+    where a token that is no padding does not see itself then, or sees padding: they are something else.
+    """
+    batch, _, size, keys = call.shape
+    count = -(-rows.shape[1] // size)
+    if count < 2 or batch != len(rows) * count:
+        return None
+    whole = nn.functional.pad(rows, (0, count * size - rows.shape[1])).reshape(len(rows), count, size)
+    around = nn.functional.pad(whole, (0, 0, 1, 1)).unfold(1, 3, 1).transpose(2, 3).flatten(2)
+    asks = whole.flatten(0, 1)
+    seen = call.keys_seen(asks)
+    for own, tokens in ((size, around), (0, whole)):
+        padding = ~tokens.flatten(0, 1)
+        known = padding.shape[1]
+        if (
+            known <= keys
+            and not bool((seen[:, :known] & padding).any())
+            and bool(seen[:, own : own + size][asks].all())
+        ):
+            return asks
+    return None
 
 
 def _shapes(values: Iterable[Any]) -> set[tuple[int, ...]]:
