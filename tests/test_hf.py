@@ -66,11 +66,45 @@ def test_steps_are_optimizer_steps_and_the_loss_is_untouched(tmp_path: Path, acc
     ]
     assert losses[0] == losses[1]
     table = read_table(tmp_path / "watched" / "joma-monitor")
-    assert sorted(table[table["metric"] == "entropy"]["step"].unique()) == [2, 4, 6]
+    assert sorted(table[table["metric"] == "attention_entropy"]["step"].unique()) == [2, 4, 6]
     assert table[table["metric"] == "gradient_norm"]["step"].tolist() == list(range(1, 7))
-    assert table[table["metric"] == "loss"]["value"].tolist() == losses[0]
-    counts = table[(table["metric"] == "entropy") & (table["step"] == 2)]["count"]
+    told = table[table["metric"] == "loss"]
+    assert told["step"].tolist() == list(range(1, 7))
+    assert np.allclose(told["value"], losses[0], atol=1e-4)
+    counts = table[(table["metric"] == "attention_entropy") & (table["step"] == 2)]["count"]
     assert set(counts) == {2 * 12 * accumulated}
+
+
+def test_the_loss_is_read_at_every_step_and_raw(tmp_path: Path) -> None:
+    """The Trainer logs every third step, and hides what is not finite."""
+    callback = TrainingMonitor(every=4)
+    run = trainer(tmp_path, callback, 6, logging_steps=3)
+    calls: list[int] = []
+
+    def fourth(module: object, inputs: object, output: object) -> object:
+        calls.append(1)
+        if len(calls) == 4:
+            output.loss = output.loss * torch.nan  # type: ignore[attr-defined]
+        return output
+
+    handle = run.model.register_forward_hook(fourth)  # type: ignore[attr-defined]
+    run.train()  # type: ignore[attr-defined]
+    table = read_table(tmp_path / "joma-monitor")
+    losses = table[table["metric"] == "loss"].set_index("step")["value"]
+    assert list(losses.index) == list(range(1, 7))
+    assert losses.loc[:3].notna().all()
+    assert np.isnan(losses[4])
+    (message,) = [message for message in callback.messages if message.metric == "loss"]
+    assert message.step == 4
+    handle.remove()
+    assert not run.model._forward_hooks  # type: ignore[attr-defined]
+
+
+def test_a_loss_that_the_model_does_not_tell_is_the_logs(tmp_path: Path) -> None:
+    run = trainer(tmp_path, TrainingMonitor(every=4), 6, logging_steps=3, label_smoothing_factor=0.1)
+    run.train()  # type: ignore[attr-defined]
+    table = read_table(tmp_path / "joma-monitor")
+    assert table[table["metric"] == "loss"]["step"].tolist() == [3, 6]
 
 
 def test_a_resumed_run_continues_its_table(tmp_path: Path) -> None:

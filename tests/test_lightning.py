@@ -52,8 +52,8 @@ def test_steps_are_optimizer_steps(tmp_path: Path, accumulated: int) -> None:
     )
     run.fit(Net(), torch.utils.data.DataLoader(data, batch_size=2))
     table = read_table(tmp_path / "joma-monitor")
-    assert sorted(table[table["metric"] == "entropy"]["step"].unique()) == [2, 4]
+    assert sorted(table[table["metric"] == "attention_entropy"]["step"].unique()) == [2, 4]
     assert table[table["metric"] == "loss"]["step"].tolist() == [1, 2, 3, 4, 5]
     assert table[table["metric"] == "gradient_norm"]["step"].tolist() == [1, 2, 3, 4, 5]
-    counts = table[(table["metric"] == "entropy") & (table["step"] == 4)]["count"]
+    counts = table[(table["metric"] == "attention_entropy") & (table["step"] == 4)]["count"]
     assert set(counts) == {2 * LENGTH * accumulated}

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Unpack
 
+import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from joma.probes.live.messages import Message
@@ -18,8 +20,9 @@ class TrainingMonitor(TrainerCallback):
 
     One step is one optimizer step, whatever is accumulated. The folder is ``joma-monitor`` in the Trainer's
     output directory unless another is given; a run that is resumed from a checkpoint continues it. The loss
-    is that which the Trainer logs, at its own cadence; it hides losses that are not finite
-    (``logging_nan_inf_filter``), which show in the gradient's norm at their own step. With
+    is read at every step where the model itself returns it, before the Trainer hides what is not finite
+    (``logging_nan_inf_filter``); where something else computes it (a loss function of your own, label
+    smoothing), or the model is compiled, it is that which the Trainer logs, at its own cadence. With
     ``on_alarm="stop"`` the Trainer stops after the step.
 
     Args:
@@ -29,6 +32,9 @@ class TrainingMonitor(TrainerCallback):
     def __init__(self, **settings: Unpack[MonitorSettings]) -> None:
         self._settings = settings
         self._norm: Tensor | None = None
+        self._losses: list[tuple[Tensor, bool]] = []
+        self._tells_loss = False
+        self._hook: RemovableHandle | None = None
         self.monitor: Monitor | None = None
 
     @property
@@ -54,6 +60,27 @@ class TrainingMonitor(TrainerCallback):
         }
         self.monitor = Monitor(model, **settings)
         self.monitor.begin(state.global_step + 1)
+        self._losses.clear()
+        self._tells_loss = False
+        if not args.torch_compile and args.label_smoothing_factor == 0:
+            self._hook = model.register_forward_hook(self._passed, with_kwargs=True)
+
+    def _passed(
+        self, module: nn.Module, _inputs: tuple[Any, ...], given: dict[str, Any], output: Any
+    ) -> None:
+        """Keep a training pass's own loss, on its device, and whether it is a share of the step's."""
+        loss = getattr(output, "loss", None)
+        if module.training and isinstance(loss, Tensor) and loss.ndim == 0:
+            self._tells_loss = True
+            self._losses.append((loss.detach(), given.get("num_items_in_batch") is not None))
+
+    def _loss(self) -> Tensor | None:
+        """The mean over the step's passes; their sum where each was divided by the step's tokens."""
+        kept, self._losses = self._losses, []
+        if not kept:
+            return None
+        total = torch.stack([loss.float() for loss, _ in kept]).sum()
+        return total if all(share for _, share in kept) else total / len(kept)
 
     def on_pre_optimizer_step(
         self,
@@ -78,7 +105,7 @@ class TrainingMonitor(TrainerCallback):
             return
         norm, self._norm = self._norm, None
         try:
-            self.monitor.step(state.global_step, grad_norm=norm)
+            self.monitor.step(state.global_step, loss=self._loss(), grad_norm=norm)
         except StopTraining:
             control.should_training_stop = True
 
@@ -94,11 +121,17 @@ class TrainingMonitor(TrainerCallback):
         if self.monitor is None or logs is None:
             return
         norm = logs.get("grad_norm") if args.max_grad_norm else None
-        self.monitor.note(state.global_step, loss=logs.get("loss"), grad_norm=norm)
+        # The last step's own loss is known already, unless nothing but the log tells it.
+        self.monitor.note(
+            state.global_step, loss=None if self._tells_loss else logs.get("loss"), grad_norm=norm
+        )
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Write what is pending; the model is left as it was."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
         if self.monitor is not None:
             self.monitor.close()

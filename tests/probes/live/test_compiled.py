@@ -38,7 +38,7 @@ def losses(monitored: bool) -> tuple[list[float], list[int], list[int]]:
         breaks.append(sum(counters["graph_break"].values()))
     if monitor is not None:
         monitor.close()
-        looked = monitor.table().query("metric == 'entropy'")["step"].unique()
+        looked = monitor.table().query("metric == 'attention_entropy'")["step"].unique()
         assert list(looked) == [4, 8]
     return found, graphs, breaks
 

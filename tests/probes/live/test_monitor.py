@@ -112,7 +112,7 @@ def test_values_are_those_of_the_attention() -> None:
     p = scores.softmax(-1)
     entropy = -torch.special.xlogy(p, p).sum(-1)
     expected = {
-        "entropy": entropy.mean((0, 2)),
+        "attention_entropy": entropy.mean((0, 2)),
         "largest_logit": scores.amax((0, 2, 3)),
         "first_key_mass": p[..., 0].mean((0, 2)),
     }
@@ -144,7 +144,7 @@ def test_evaluation_is_not_counted_and_accumulated_passes_are_one_step() -> None
     halves = monitor.table()
     columns = ["metric", "layer", "module", "head"]
     both = alone.merge(halves, on=columns)
-    both = both[both["metric"] != "residual_rms"]
+    both = both[~both["metric"].isin(("residual_rms", "stable_rank"))]
     assert len(both) == 2 * HEADS * 4
     assert np.allclose(both["value_x"], both["value_y"], atol=1e-5)
     assert (both["count_x"] == both["count_y"]).all()
@@ -233,7 +233,9 @@ def test_a_folder_of_another_run(tmp_path: Path) -> None:
 def test_the_log_gets_stable_names_and_may_fail(caplog: pytest.LogCaptureFixture) -> None:
     model, *rest = start()
     got: dict[int, dict[str, float]] = {}
-    with Monitor(model, every=2, log=lambda step, numbers: got.__setitem__(step, dict(numbers))) as monitor:
+    settings = {"every": 2, "ranks_every": 1}
+    log = lambda step, numbers: got.__setitem__(step, dict(numbers))  # noqa: E731
+    with Monitor(model, log=log, **settings) as monitor:
         trained(3, monitor, model, *rest)
     assert sorted(got) == [0, 2]
     assert {"joma/attention_entropy/layer1/min", "joma/largest_logit/layer0/max_head"} <= set(got[0])
@@ -255,8 +257,9 @@ def test_a_model_without_attention_trains_on(caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.WARNING, logger="joma"), Monitor(model, every=1) as monitor:
         trained(3, monitor, model, optimizer, torch.Generator().manual_seed(0))
     lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 1
+    assert len(lines) == 2
     assert "no attention was seen" in lines[0]
+    assert "no lower MLP, query or key is known by its name" in lines[1]
     assert (monitor.table()["metric"] == "loss").sum() == 3
 
 
@@ -268,7 +271,7 @@ def test_two_monitors_at_once_and_no_hook_after_many_steps() -> None:
             first.step(step, loss=loss)
             second.step(step, loss=loss)
     assert hooks(model) == 0
-    a, b = (m.table().query("metric == 'entropy'") for m in (first, second))
+    a, b = (m.table().query("metric == 'attention_entropy'") for m in (first, second))
     both = a.merge(b, on=["step", "layer", "head"])
     assert set(both["step"]) == {0, 35}
     assert np.array_equal(both["value_x"], both["value_y"])
@@ -281,7 +284,7 @@ def test_monitors_of_every_step_do_not_disturb_each_other() -> None:
             loss = one(model, *rest)
             first.step(step, loss=loss)
             second.step(step, loss=loss)
-    a, b = (m.table().query("metric == 'entropy'") for m in (first, second))
+    a, b = (m.table().query("metric == 'attention_entropy'") for m in (first, second))
     assert sorted(set(a["step"])) == sorted(set(b["step"])) == [0, 1, 2, 3]
     assert np.array_equal(a["value"], b["value"])
     assert torch._C._len_torch_dispatch_stack() == 0

@@ -44,7 +44,7 @@ def process(rank: int, port: int, folder: str) -> None:
     net = decoder()
     model = torch.nn.parallel.DistributedDataParallel(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with Monitor(model, every=2, folder=folder) as monitor:
+    with Monitor(model, every=2, folder=folder, ranks_every=None) as monitor:
         for step, ids in enumerate(batches()):
             if rank == 1 and step == 2:
                 monitor._shut()  # this process will have seen nothing at this step
@@ -63,7 +63,7 @@ def test_two_processes_measure_what_one_does(tmp_path: Path) -> None:
     assert [one.wait(timeout=120) for one in running] == [0, 0]
     net = decoder()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with Monitor(net, every=2, folder=tmp_path / "one") as monitor:
+    with Monitor(net, every=2, folder=tmp_path / "one", ranks_every=None) as monitor:
         for step, ids in enumerate(batches()):
             monitor.step(step, loss=one(net, optimizer, ids))
     one_table, two = (read_table(tmp_path / name).query("step == 0") for name in ("one", "two"))
@@ -75,7 +75,7 @@ def test_two_processes_measure_what_one_does(tmp_path: Path) -> None:
     assert np.allclose(both["value_x"], both["value_y"], atol=1e-5)
     attention = both["metric"] != "residual_rms"
     assert (both[attention]["count_x"] == both[attention]["count_y"]).all()
-    half = read_table(tmp_path / "two").query("step == 2 and metric == 'entropy'")
+    half = read_table(tmp_path / "two").query("step == 2 and metric == 'attention_entropy'")
     assert set(half["count"]) == {2 * 12}
 
 

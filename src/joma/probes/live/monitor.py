@@ -20,8 +20,11 @@ from joma.probes.live.messages import Message, states
 from joma.probes.live.ranks import is_first, over_ranks
 from joma.probes.live.rows import COLUMNS, gradient_norm, on_host, summary, tidy
 from joma.probes.live.sinks import ScalarWriter, Sink, sink_of
+from joma.probes.live.weights import sharded, stable_ranks
 from joma.probes.watching.measuring import check_statistics
 
+RANKS_EVERY = 20
+"""Looks between two readings of the stable ranks."""
 STATISTICS = ("entropy", "normalised_entropy", "largest_logit", "first_key_mass")
 OnAlarm = Literal["log", "warn", "stop"] | Callable[[Message], None]
 _log = logging.getLogger("joma")
@@ -36,6 +39,7 @@ class MonitorSettings(TypedDict, total=False):
     rows: float | None
     log: Sink | ScalarWriter | str | None
     folder: str | Path | None
+    ranks_every: int | None
     steps: int | None
     alpha: float
     on_alarm: OnAlarm
@@ -67,6 +71,9 @@ class Monitor:
         rows: share of the query rows, as for :func:`joma.watch`. None: all.
         log: where numbers go besides the folder (see :func:`joma.probes.live.sinks.sink_of`).
         folder: where everything is kept, in small Parquet files; None: in memory alone.
+        ranks_every: looks between two readings of the stable rank of each lower MLP and of W_Q^T W_K; None:
+            none. Weights of which a process holds a share alone (FSDP2, ZeRO) are left out, and their
+            gradients' norm is what the loop gives.
         steps: steps planned, for the alarm's bound. None: 100,000.
         alpha: probability that a healthy run alarms, within the planned steps.
         on_alarm: ``"log"``, ``"warn"``, ``"stop"`` (``step`` raises :class:`StopTraining`) or a function.
@@ -86,6 +93,7 @@ class Monitor:
         rows: float | None = None,
         log: Sink | ScalarWriter | str | None = None,
         folder: str | Path | None = None,
+        ranks_every: int | None = RANKS_EVERY,
         steps: int | None = None,
         alpha: float = 0.05,
         on_alarm: OnAlarm = "log",
@@ -96,6 +104,8 @@ class Monitor:
             raise InputError(
                 f"every = {every!r} in Monitor is no cadence; give a whole number of at least 1."
             )
+        if ranks_every is not None and ranks_every < 1:
+            raise InputError(f"ranks_every = {ranks_every!r} in Monitor; give at least 1 look, or None.")
         if steps is not None and steps < 1:
             raise InputError(f"steps = {steps!r} in Monitor; plan at least 1 step, or None.")
         if not 0 < alpha < 1:
@@ -114,6 +124,7 @@ class Monitor:
         self._alarm = ChangeAlarm(looks=math.ceil((steps or 100_000) / every), alpha=alpha)
         self._loss_alarm = LossAlarm()
         self._since: dict[str, int] = {}
+        self._ranks_every = ranks_every
         self._look: Look | None = None
         self._due = False
         self._raw: list[tuple[int, str, Tensor | float]] = []
@@ -190,6 +201,16 @@ class Monitor:
             return pd.DataFrame(columns=list(COLUMNS))
         return pd.concat(self._tables, ignore_index=True)
 
+    def ranks(self) -> pd.DataFrame:
+        """The stable ranks of the weights as they are now, as rows of :meth:`table`.
+
+        Raises:
+            InputError: weights of which this process holds a share alone, or that no name tells apart.
+        """
+        if reason := sharded(self._model):
+            raise InputError(f"{reason}; they are left out.")
+        return stable_ranks(self._model, self._last)
+
     def close(self) -> None:
         """Write what is pending, merge the folder's parts, leave the model as it was."""
         self._shut()
@@ -218,9 +239,13 @@ class Monitor:
         look = self._look
         self._shut()
         seen: list[Seen] = []
+        ranks: list[pd.DataFrame] = []
         if look is not None:
             self._try("a look", lambda: seen.extend(look.taken()))
         rows = over_ranks(tidy(step, seen))
+        if self._ranks_every and (step // self.every) % self._ranks_every == 0 and is_first():
+            self._try("the stable ranks", lambda: ranks.append(self.ranks()))
+            rows = pd.concat([rows, *ranks], ignore_index=True)
         told = self._keep(
             pd.concat([self._drained(), rows], ignore_index=True) if len(rows) else self._drained()
         )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from joma.probes.live.look import Seen
 
-ATTENTION_ENTROPY = "entropy"
-"""Attention entropy, as tables of a watched model name it."""
+ATTENTION_ENTROPY = "attention_entropy"
+"""What tables call the statistic ``entropy`` of an attention."""
 COLUMNS = ("step", "layer", "module", "call", "head", "metric", "value", "unit", "count")
 
 
@@ -20,7 +21,12 @@ def summary(rows: pd.DataFrame, raw: pd.DataFrame) -> dict[str, float]:
         values = own.dropna(subset="value")
         if values.empty:
             continue
-        name = f"joma/{'attention_entropy' if metric == 'entropy' else metric}/layer{layer}"
+        name = f"joma/{metric}/layer{layer}"
+        if metric == "stable_rank":
+            numbers |= {
+                f"joma/stable_rank/{row.module}/layer{layer}": row.value for row in values.itertuples()
+            }
+            continue
         if values["head"].isna().all():
             numbers[name] = float(values["value"].iloc[0])
             continue
@@ -56,7 +62,7 @@ def tidy(step: int, seen: list[Seen]) -> pd.DataFrame:
                     "module": part.module,
                     "call": part.call,
                     "head": head if heads else pd.NA,
-                    "metric": part.metric,
+                    "metric": ATTENTION_ENTROPY if part.metric == "entropy" else part.metric,
                     "value": next(numbers),
                     "unit": part.unit,
                     "count": int(next(counts)),
@@ -77,6 +83,12 @@ def on_host(tensors: list[Tensor]) -> list[float]:
 
 
 def gradient_norm(model: nn.Module) -> Tensor | None:
-    """The 2-norm of the gradients that are there, on their device; None where there is none."""
+    """The 2-norm of the gradients that are there, on their device; None where there is none.
+
+    None also where a process holds a share of them alone (DTensors of FSDP2): the norm would take a
+    collective call at every step, and a loop that clips has it.
+    """
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    if any(isinstance(gradient, DTensor) for gradient in gradients):
+        return None
     return torch.nn.utils.get_total_norm(gradients) if gradients else None
