@@ -144,6 +144,8 @@ def correct(
     error: float,
     tolerance: float,
     evidence: str = "",
+    null: float | None = None,
+    null_description: str = "",
 ) -> Claim:
     """A misprint: the printed statement must fail where the corrected one holds.
 
@@ -163,6 +165,8 @@ def correct(
         tolerance=tolerance,
         verdict="corrected" if proven else "fails",
         printed_error=float(printed_error),
+        null=None if null is None else float(null),
+        null_description=null_description,
         evidence=evidence,
     )
 

@@ -20,6 +20,7 @@ def tables():
 def test_claims(tables):
     verdicts = {claim.id: claim.verdict for claim in SMALL.claims(tables)}
     assert verdicts.pop("block_flow.rests") == "corrected"
+    assert verdicts.pop("block_flow.rests_sharp") == "corrected"
     assert verdicts.pop("block_flow.rates") == "corrected"
     assert verdicts.pop("block_flow.centre") == "fails"
     assert set(verdicts.values()) == {"holds"}
@@ -28,6 +29,12 @@ def test_claims(tables):
 def test_the_figure_is_drawn(tables):
     with style():
         assert len(SMALL.draw(tables).axes) == 4
+
+
+def test_every_claim_has_its_null(tables):
+    for claim in SMALL.claims(tables):
+        assert claim.null is not None, claim.id
+        assert claim.null_description
 
 
 def test_the_claims_see_a_block_that_rests_where_the_print_says(tables):
@@ -45,8 +52,10 @@ def test_fifty_settings_rest_where_uniform_attention_does():
     for index in range(50):
         found = rests(Progress(quiet=True), settings, index).groupby("metric")["value"]
         assert found.max()["attended weight's distance from uniform's rest"] < 1e-3
+        assert found.max()["sharp: uniform moves from the attended weight"] < 1e-3
         if found.min()["distance of the two laws"] > 0.02:
             assert found.min()["weight's distance from uniform's rest"] > 0.01
+            assert found.min()["sharp: uniform moves from the weight"] > 0.01
 
 
 def test_bad_settings_are_refused():

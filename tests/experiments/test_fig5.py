@@ -71,6 +71,12 @@ def test_the_claims_of_the_block_follow_its_entropy(tables):
             assert claims[f"fig5.{name}"] == verdict
 
 
+def test_the_blocks_law_is_judged_by_its_own_mu(tables):
+    assert {c.id: c for c in TINY.claims(tables)}["fig5.block_law"].null is not None
+    changed = tables["uniform"].assign(value=np.geomspace(0.5, 20.0, 7))
+    assert {c.id: c for c in TINY.claims({**tables, "uniform": changed})}["fig5.block_law"].verdict == "fails"
+
+
 def test_permutations_are_counted():
     found = list(distinct_permutations([1, 2, 2, 3, 3, 3, 3]))
     assert len(found) == len({tuple(p) for p in found}) == 105

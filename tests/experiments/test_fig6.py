@@ -36,7 +36,12 @@ def tables() -> dict[str, pd.DataFrame]:
 
 def test_tables_are_tidy_and_complete(tables: dict[str, pd.DataFrame]) -> None:
     curves = tables["curves"]
-    assert set(curves["metric"]) == {"attention_entropy", "stable_rank", "validation_loss"}
+    of_block = {"kappa", "kappa_share", "saliency", "block_rebound"}
+    assert set(curves["metric"]) == {
+        *("attention_entropy", "stable_rank", "validation_loss"),
+        *of_block,
+        *(f"{metric}, shuffled" for metric in of_block),
+    }
     assert set(curves["step"]) == set(Fig6(**SMALL).measured_steps())
     assert curves.groupby("run")["layer"].nunique().to_dict() == {"layers-1-seed-0": 1, "layers-2-seed-0": 2}
     assert curves["value"].notna().all()
@@ -60,7 +65,7 @@ def test_figure_and_claims_come_from_the_tables_alone(tables: dict[str, pd.DataF
     claims = {claim.id: claim for claim in experiment.claims(tables)}
     assert set(claims) == {
         *("fig6.falls", "fig6.rebound", "fig6.early", "fig6.bottom"),
-        *("fig6.rank_falls", "fig6.rank_rebounds", "fig6.authors"),
+        *("fig6.rank_falls", "fig6.rank_rebounds", "fig6.authors", "fig6.block_law"),
     }
     assert claims["fig6.authors"].verdict == "not tested"
     assert all(claim.null is not None for claim in claims.values() if claim.verdict != "not tested")

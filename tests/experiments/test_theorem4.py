@@ -22,6 +22,12 @@ def test_claims(tables):
     assert claim.null > 1e3 * claim.tolerance
 
 
+def test_the_answer_says_that_it_is_about_equation_6(tables):
+    first, second = Theorem4().answer(tables)
+    assert "12.2 times" in first
+    assert "not the flow of the block" in second
+
+
 def test_no_attention_no_salience(tables):
     none = tables["ratio"].query("run == 'none'")["value"]
     assert none.to_numpy() == pytest.approx(np.ones(len(none)), rel=1e-6)

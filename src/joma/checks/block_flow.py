@@ -37,6 +37,10 @@ def _gate() -> Claim:
     for read in (v, v * gain):
         pull = gain * drift(read[None], np.array([xi]))[0][0]
         errors.append(float(np.abs(pull - step.weights[0, :4]).max()))
+    uniform = block.directions(
+        x, np.append(v, xi)[None], 0 * z, g[:, None], sample_weights=np.full(500, 1 / 500)
+    )
+    null = float(np.abs(drift(v[None], np.array([xi]))[0][0] - uniform.weights[0, :4]).max())
     return correct(
         id="block_flow.gate",
         source="JoMA Eq. 6 ('we simply add back the attention term')",
@@ -47,13 +51,17 @@ def _gate() -> Claim:
         error=errors[1],
         tolerance=1e-12,
         evidence="Eq. 2 of the block of Eq. 1, ReLU, 500 samples, any v and z",
+        null=null,
+        null_description="error of the printed form under uniform attention, z = 0, where it is right",
     )
 
 
 def _rest() -> Claim:
     planted = plant(Gaussian(), RELU, MU, distance=1.1, rho_minus=-0.5)
     start = 0.3 * MU
-    flow = integrate_joint(planted.mixture.drift(), start, [0.0, 600.0], z0=0.5 * start**2, bias=planted.bias)
+    drift = planted.mixture.drift()
+    flow = integrate_joint(drift, start, [0.0, 600.0], z0=0.5 * start**2, bias=planted.bias)
+    frozen = integrate_joint(drift, start, [0.0, 600.0], attention="frozen", bias=planted.bias)
     return correct(
         id="block_flow.rest",
         source="JoMA Sec. 4, after Eq. 6",
@@ -63,6 +71,8 @@ def _rest() -> Claim:
         error=float(np.abs(flow.v[-1, 0] - block_salience.rest(MU)[0]).max()),
         tolerance=1e-4,
         evidence="joint flow of (v, z), ReLU, Gaussian classes, fixed bias, to time 600",
+        null=float(np.abs(frozen.v[-1, 0] - MU).max()),
+        null_description="error of the printed rest under uniform attention, where it is right",
     )
 
 
@@ -74,6 +84,11 @@ def _rates() -> list[Claim]:
     remaining = 1 - course.attended[1:, 0] / pair
     slopes = -np.diff(np.log(remaining), axis=0)[0] / 0.1
     ratio = float(slopes[0] / slopes[1])
+    frozen = integrate_joint(
+        towards(pair), np.zeros(2), np.array([0.0, *times]), attention="frozen", rtol=1e-12, atol=1e-14
+    )
+    alike = -np.diff(np.log(1 - frozen.v[1:, 0] / pair), axis=0)[0]
+    law = float(block_salience.asymptotic_ratio(3.0, 2.0))
     return [
         correct(
             id="block_flow.ratio",
@@ -81,9 +96,11 @@ def _rates() -> list[Claim]:
             printed="Components converge at rates in the ratio exp((mu_j^2 - mu_k^2)/2).",
             right="At rates (1 + W) e^W: in the ratio ((1 + W_j) e^{W_j})/((1 + W_k) e^{W_k}).",
             printed_error=abs(ratio / float(salience.asymptotic_ratio(3.0, 2.0)) - 1),
-            error=abs(ratio / float(block_salience.asymptotic_ratio(3.0, 2.0)) - 1),
+            error=abs(ratio / law - 1),
             tolerance=0.01,
             evidence=f"mu = (3, 2), slopes of ln 1/|1 - u/mu| in the joint flow: ratio {ratio:.4f}",
+            null=abs(float(alike[0] / alike[1]) / law - 1),
+            null_description="the error of that law for uniform attention, whose rates are alike",
         )
     ]
 
@@ -186,6 +203,8 @@ def block_bounce() -> list[Claim]:
             error=abs(bounce_law(figure).dip - flow.dip),
             tolerance=2e-3,
             evidence="entropy of softmax(z), nats; printed: Eq. 6 solved; corrected: the closed form",
+            null=bounce_of_flow(np.full(10, figure.mean())).dip,
+            null_description="dip of the block with ten components alike",
         ),
     ]
 

@@ -34,8 +34,8 @@ def _rests(settings: BlockFlow, table: pd.DataFrame) -> list[Claim]:
     rests = _wide(table, ["run", "seed"])
     told = rests[rests["distance of the two laws"] > APART]
     near, far = "attended weight's distance from uniform's rest", "weight's distance from uniform's rest"
-    runs = f"{rests['run'].nunique()} settings x {settings.seeds} samples of {settings.samples}"
-    runs += ", gates rounded by 1-2 %"
+    sampled = f"{rests['run'].nunique()} settings x {settings.seeds} samples of {settings.samples}"
+    runs = f"{sampled}, gates rounded by 1-2 %"
     return [
         correct(
             id="block_flow.rests",
@@ -47,6 +47,24 @@ def _rests(settings: BlockFlow, table: pd.DataFrame) -> list[Claim]:
             tolerance=1e-3,
             evidence=f"{runs}; largest component, |mu| = 1; least printed error of the {len(told)} runs "
             f"whose laws differ by {APART:g}; errors from {rests[near].min():.1e} to {rests[near].max():.1e}",
+            null=float(rests["uniform's rest on the sample before"].median()),
+            null_description="where uniform attention rests on another sample of the same law, median",
+        ),
+        correct(
+            id="block_flow.rests_sharp",
+            source="JoMA Sec. 4, after Eq. 6",
+            printed="Uniform attention, started from the weights at which the block rests, stays there.",
+            right="Started from v* e^{z*} it stays: with the true, sharp gate too, the block rests where "
+            "uniform attention rests on the same sample.",
+            printed_error=float(told["sharp: uniform moves from the weight"].min()),
+            error=float(rests["sharp: uniform moves from the attended weight"].max()),
+            tolerance=1e-3,
+            evidence=f"{sampled}, gates not rounded; largest component, |mu| = 1. A sharp gate has several "
+            "rests on a sample: started elsewhere, uniform attention ends up to "
+            f"{rests['sharp: distance of two rests'].max():.1e} away (median "
+            f"{rests['sharp: distance of two rests'].median():.1e})",
+            null=float(rests["uniform's rest on the sample before"].median()),
+            null_description="where uniform attention rests on another sample of the same law, median",
         ),
         within(
             float(rests["drift of z - kappa v^2/2"].max()),
@@ -128,6 +146,8 @@ def _rates(table: pd.DataFrame) -> Claim:
         printed_error=abs(float(exact["printed"] / exact["measured"]) - 1),
         error=abs(float(exact["law"] / exact["measured"]) - 1),
         tolerance=1e-3,
+        null=abs(float(exact["law"] / exact["frozen"]) - 1),
+        null_description="the error of that law for frozen attention, whose rates are C's",
         evidence=f"eigenvalues at rest of the population's block; measured over law with other C: {others}",
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from joma.dynamics.block_salience_flow import BlockAttention, JointTrajectory, integrate_joint
-from joma.experiments.block_flow import BlockFlow
+from joma.experiments.block_flow import BlockFlow, sharp
 from joma.experiments.block_flow.cases import Array, Case, cases, make
 from joma.progress import Progress
 from joma.theory import block_salience, salience
@@ -62,6 +62,7 @@ def rests(progress: Progress, settings: BlockFlow, index: int) -> pd.DataFrame:
     case = cases(settings.cases)[index]
     law_gap = float(np.abs(block_salience.rest(case.mu, kappa=case.kappa)[0] - case.mu).max())
     rows = []
+    other: Array | None = None
     for seed in range(settings.seeds):
         x, g = case.planted.mixture.sample(settings.samples, settings.seed + seed)
         drift = of_samples(x, g, case.planted.mixture.gate, width=case.width)
@@ -86,10 +87,13 @@ def rests(progress: Progress, settings: BlockFlow, index: int) -> pd.DataFrame:
             "attended weight's distance from uniform's rest": np.abs(block.attended[-1, 0] - uniform).max(),
             "weight's distance from uniform's rest": np.abs(block.v[-1, 0] - uniform).max(),
             "distance of the two laws": law_gap,
+            "uniform's rest on the sample before": np.nan if other is None else np.abs(uniform - other).max(),
             "drift of z - kappa v^2/2": np.abs(block.logits - 0.5 * case.kappa * block.v[:, 0] ** 2).max(),
             "rebound": rebound(entropy(block.logits)),
             "rebound, frozen": rebound(entropy(frozen.logits)),
+            **sharp.rests(x, g, case, v0, START * case.mu, (horizon(case, "exp"), horizon(case, "frozen"))),
         }
+        other = uniform
         rows += [{"run": case.name, "seed": seed, "metric": m, "value": float(v)} for m, v in numbers.items()]
     return pd.DataFrame(rows)
 
@@ -155,8 +159,10 @@ def rates() -> pd.DataFrame:
         speeds = np.array([velocity(case, v) for v in nearby])
         jacobian = (speeds[::2] - speeds[1::2]).T / 2e-6
         found = np.sort(np.abs(np.linalg.eigvals(jacobian)))
+        c = case.planted.stiffness
         numbers = {
             "measured": found[-1] / found[0],
+            "frozen": max(c.along, c.transverse) / min(c.along, c.transverse),
             "law": block_salience.asymptotic_ratio(case.mu.max(), case.mu.min(), kappa=case.kappa),
             "printed": salience.asymptotic_ratio(case.mu.max(), case.mu.min(), kappa=case.kappa),
         }

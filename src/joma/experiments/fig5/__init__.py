@@ -35,7 +35,8 @@ class Fig5(Experiment):
     Nothing is drawn: the contexts are enumerated and the flows deterministic, so there are no seeds.
 
     Tables: ``curves`` (run, time, token, height, weight v and logit z), ``entropy`` (run, time),
-    ``order`` (run, token: time at which v passes a common level).
+    ``order`` (run, token: time at which v passes a common level), ``uniform`` (mu: where the weights of the
+    ReLU block with feedback rest under uniform attention, the end of its course).
     """
 
     title = "Tokens under the query's lowest ancestor are associated first; do the others follow?"

@@ -12,9 +12,14 @@ from scipy.stats import rankdata, spearmanr
 from joma.claim import Claim, judge, not_tested
 from joma.experiments.fig5 import RUNS, Fig5
 from joma.experiments.fig5.permutations import distinct_permutations
+from joma.theory import salience
+from joma.theory.block_salience import entropy
+from joma.theory.bounce_law import bounce_law
 
 SIGNIFICANT = 0.05
 LEAST_REBOUND = 0.1
+LAW = 0.1 * LEAST_REBOUND
+"""Nats within which a predicted rebound is right."""
 WINNER = 0.99
 
 
@@ -48,6 +53,7 @@ def claims(settings: Fig5, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
             null_description="the same with linear activation",
             evidence=f"nats; with constant g {rebounds['relu-constant']:.3g}",
         ),
+        _block_law(tables["uniform"]["value"].to_numpy(), rebounds["relu-feedback"]),
         judge(
             shares["linear-constant"] >= WINNER and rebounds["linear-constant"] < LEAST_REBOUND,
             id="fig5.linear_control",
@@ -76,6 +82,28 @@ def claims(settings: Fig5, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
             f"{shares['linear-constant']:.3f} under linear",
         ),
     ]
+
+
+def _block_law(mu: np.ndarray, measured: float) -> Claim:
+    """The block's rebound beside those of the corrected law and of Eq. 6, both with the block's own mu."""
+    law = bounce_law(mu).rebound
+    end = float(20 / np.exp(0.5 * np.min(np.square(mu))))
+    printed = entropy(0.5 * np.square(salience.solve(mu, np.linspace(0, end, 2000)).v))
+    of_print = float(printed[-1] - printed.min())
+    return judge(
+        abs(law - measured) <= LAW < abs(of_print - measured),
+        id="fig5.block_law",
+        source="JoMA Eq. 6, corrected, on Fig. 5's data",
+        statement="How far attention spreads again in the trained block follows from the corrected law, with "
+        "kappa = 1 and mu where uniform attention rests.",
+        expected=f"predicted and measured rebound within {LAW:g} nats, Eq. 6's farther off",
+        measured=abs(law - measured),
+        tolerance=LAW,
+        null=abs(of_print - measured),
+        null_description="Eq. 6 with the same mu",
+        evidence=f"rebound in nats: block {measured:.3g}, corrected law {law:.3g}, Eq. 6 {of_print:.3g}; "
+        f"|mu| from {np.abs(mu).min():.3g} to {np.abs(mu).max():.3g}",
+    )
 
 
 def _order_claim(run: str, order: pd.DataFrame) -> Claim:

@@ -27,7 +27,12 @@ def run(settings: Fig5, progress: Progress) -> dict[str, pd.DataFrame]:
     """Tables ``curves``, ``entropy`` and ``order``."""
     parts = [progress.part(name, partial(_one_run, settings, name)) for name in progress.track(RUNS, "fig5")]
     curves = pd.concat(parts, ignore_index=True)
-    return {"curves": curves, "entropy": _entropy(curves), "order": _order(curves, settings.level)}
+    return {
+        "curves": curves,
+        "entropy": _entropy(curves),
+        "order": _order(curves, settings.level),
+        "uniform": progress.part("uniform", partial(_uniform, settings)),
+    }
 
 
 def contexts(settings: Fig5) -> tuple[Array, Array, Array, NDArray[np.int64]]:
@@ -74,6 +79,14 @@ def _one_run(settings: Fig5, name: str) -> pd.DataFrame:
     )
 
 
+def _uniform(settings: Fig5) -> pd.DataFrame:
+    """mu: where the weights of the ReLU block with feedback rest if attention stays uniform."""
+    _, v, _ = _feedback(settings, activation("relu"), np.array([0.0, settings.time]), attention_rate=0.0)
+    heights = contexts(settings)[3]
+    token = np.arange(len(heights))
+    return pd.DataFrame({"token": token, "height": heights, "metric": "mu", "value": v[-1]})
+
+
 def _equation_6(settings: Fig5, times: Array) -> tuple[Array, Array]:
     """v and z = v^2/2 (T, M) under Eq. 6, mu proportional to the contrast."""
     present, is_there, weights, _ = contexts(settings)
@@ -116,7 +129,9 @@ def _constant(settings: Fig5, activation: Activation, times: Array) -> tuple[Arr
     return found.times, found.context_weights[:, 0], found.logits
 
 
-def _feedback(settings: Fig5, activation: Activation, times: Array) -> tuple[Array, Array, Array]:
+def _feedback(
+    settings: Fig5, activation: Activation, times: Array, *, attention_rate: float = STEP
+) -> tuple[Array, Array, Array]:
     """Times, v and z of the block under g = y - sigma(h), in steps: the flow slides along ReLU's kink."""
     present, is_there, sample_weights, heights = contexts(settings)
     block, weights, logits = _block(settings, activation, len(heights))
@@ -132,7 +147,7 @@ def _feedback(settings: Fig5, activation: Activation, times: Array) -> tuple[Arr
         logits=logits,
         steps=round(settings.time / STEP),
         weight_rate=STEP,
-        attention_rate=STEP,
+        attention_rate=attention_rate,
         sample_weights=sample_weights,
     )
     chosen = np.unique((times / STEP).round().astype(int))

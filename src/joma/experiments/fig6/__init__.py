@@ -17,6 +17,9 @@ class Fig6(TrainsDecoders):
     attention entropy of each layer and head (nats, mean over all causal rows of the held-out text), the
     stable rank of each lower MLP layer and the held-out loss are measured.
 
+    Beside them, kappa: the slope of the attention logits over 1/2 sum_k v_k(l)^2, and at the end the rebound
+    that the block's law (:mod:`joma.theory.bounce_law`) makes of kappa and of the weights where they rest.
+
     The preset ``paper`` is the authors' script on WikiText-2: the full vocabulary, sequential batches,
     learning rate 1e-4, Adam re-created at every epoch, 20 epochs, 1 to 10 layers. Two things differ
     from the paper's text, which does not mention them: the restarts of Adam, and an entropy averaged

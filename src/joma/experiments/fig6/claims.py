@@ -16,6 +16,8 @@ from joma.experiments.fig6 import Fig6
 LEAST_DIP = 0.5
 LEAST_REBOUND = 0.2
 SIGNIFICANT = 0.05
+PART = 0.1
+"""Of the logits' variance: what a law accounts for that says something of them."""
 
 
 def claims(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -55,6 +57,7 @@ def claims(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
             id="fig6.rank_rebounds",
             statement="the stable rank of the top lower MLP layer rises again, as the entropy does",
         ),
+        block_law(entropy, tables["curves"]),
         _agrees_with_authors(settings, tables["curves"]),
     ]
 
@@ -148,6 +151,45 @@ def bottom_bounces_less(bounces: pd.DataFrame) -> Claim:
         null=float(deep["rebound_null"].max()),
         null_description="rebound that 1 in 20 flat curves exceed under noise as slow as the curve allows",
         evidence=f"mean of {len(gain)} runs in nats; smallest {gain.min():.3f}",
+    )
+
+
+def block_law(entropy: pd.DataFrame, curves: pd.DataFrame) -> Claim:
+    """Whether kappa and mu of the trained decoder, put into the block's law, give the rebound that it had."""
+    facts: Facts = {
+        "id": "fig6.block_law",
+        "source": "JoMA Eq. 6, corrected, put to a trained decoder",
+        "statement": "the bounce is the one that the block's law makes of the decoder's own kappa and mu",
+    }
+    if not (curves["metric"] == "kappa").any():
+        return not_tested(**facts, reason="the tables are of an older run, which did not measure kappa")
+    keys = ["run", "layer"]
+    measured = entropy.set_index(keys)["rebound"]
+
+    def of(metric: str) -> pd.DataFrame:
+        rows = curves[curves["metric"] == metric].pivot_table(index="step", columns=keys, values="value")
+        return rows[measured.index]
+
+    last = {m: of(m).iloc[-1] for m in ("kappa", "kappa_share", "block_rebound", "block_rebound, shuffled")}
+    error = {m: (last[m] / measured - 1).abs() for m in ("block_rebound", "block_rebound, shuffled")}
+    kappa, share = of("kappa"), of("kappa_share")
+    positive = (kappa > 0) & (share > PART)
+    until = max((int(steps.index[steps].max()) for _, steps in positive.items() if steps.any()), default=0)
+    dip = float(entropy["dip_step"].min())
+    return judge(
+        bool(error["block_rebound"].max() <= 0.5 < error["block_rebound, shuffled"].min()),
+        **facts,
+        expected="predicted over measured rebound within a half, in every run",
+        measured=float(error["block_rebound"].max()),
+        tolerance=0.5,
+        null=float(error["block_rebound, shuffled"].min()),
+        null_description="the same with the squares of the weights shuffled over the tokens",
+        evidence=f"predicted {last['block_rebound'].min():.3g} to {last['block_rebound'].max():.3g} nats, "
+        f"measured {measured.min():.3g} to {measured.max():.3g}; kappa at the end "
+        f"{last['kappa'].min():.2g} to {last['kappa'].max():.2g}, which accounts for "
+        f"{last['kappa_share'].min():.1%} to {last['kappa_share'].max():.1%} of the logits' variance (a "
+        f"kappa that is not positive predicts no rebound); positive and above {PART:.0%} until step {until}, "
+        f"the dip is at {dip:g} or later",
     )
 
 

@@ -9,8 +9,11 @@ import pandas as pd
 from joma.experiments.decoder_settings import run_name
 from joma.experiments.decoders import gathered, held_out_text, read_text, train_decoder
 from joma.experiments.fig6 import Fig6
+from joma.experiments.fig6.block import block_rates
 from joma.measures.bounce import bounce
+from joma.models.decoder import Decoder
 from joma.progress import Progress
+from joma.training.loop import Rows
 
 
 def run(settings: Fig6, progress: Progress) -> dict[str, pd.DataFrame]:
@@ -23,7 +26,15 @@ def run(settings: Fig6, progress: Progress) -> dict[str, pd.DataFrame]:
 
 def _train_one(settings: Fig6, depth: int, seed: int, progress: Progress) -> pd.DataFrame:
     text = read_text(settings)
-    measure = held_out_text(settings, text).measure
+    held_out = held_out_text(settings, text)
+
+    def measure(model: Decoder, step: int) -> Rows:
+        last = step == settings.steps
+        return [
+            *held_out.measure(model, step),
+            *block_rates(model, held_out.inputs, step, law=last, seed=settings.seed),
+        ]
+
     rows = train_decoder(settings, depth, seed, progress, text=text, measure=measure)
     return rows.assign(dtype="float32")[
         ["run", "depth", "seed", "step", "layer", "head", "metric", "value", "unit", "dtype"]
@@ -37,7 +48,7 @@ def _find_bounces(curves: pd.DataFrame, every: int) -> pd.DataFrame:
     more densely, it would count as noise of the whole curve; it is sought among all measurements.
     """
     rows = []
-    of_layers = curves[curves["layer"].notna()]
+    of_layers = curves[curves["metric"].isin(["attention_entropy", "stable_rank"])]
     for (run, metric, layer), part in of_layers.groupby(["run", "metric", "layer"], sort=True):
         curve = part.groupby("step")["value"].mean()
         even = curve[curve.index % every == 0]

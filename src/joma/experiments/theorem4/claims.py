@@ -46,3 +46,15 @@ def claims(settings: Theorem4, tables: Mapping[str, pd.DataFrame]) -> list[Claim
             evidence=f"worst component, late in the integrated flows; ratios {ratios}",
         )
     ]
+
+
+def answer(settings: Theorem4, tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """The law of exp attention, and what it is about."""
+    exp = next(iter(kinds(settings)))
+    ratio = limit(tables, exp, 0, "ratio of speeds")
+    first, last = settings.critical_points[0], settings.critical_points[-1]
+    return [
+        f"Along Eq. 6 with exp attention the component of mu = {first:g} converges {ratio:.3g} times as "
+        f"fast as that of mu = {last:g}, and Theorem 4 gives {limit(tables, exp, 0, 'law'):.3g}.",
+        "This is about Eq. 6 as printed, which is not the flow of the block of Eq. 1 (see block_flow).",
+    ]
