@@ -21,6 +21,7 @@ from joma.measures.joint_dynamics import (
     joint_dynamics_prediction,
     neuron_gram,
 )
+from joma.measures.row_correlations import Scores
 from joma.theory.activation import LINEAR
 from joma.theory.attention import Attention
 from joma.theory.block import Block, Embeddings
@@ -151,7 +152,9 @@ def test_blocks_of_queries_change_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     prediction = part["u"][..., :HEADS].square().transpose(1, 2)
     whole = joint_dynamics_index(scores, prediction, rank_every=3)
     monkeypatch.setattr("joma.measures.joint_dynamics._LOGITS_AT_ONCE", 1)
-    by_rows = joint_dynamics_index(lambda rows: scores[:, :, rows], prediction, queries=TOKENS, rank_every=3)
+    by_rows = joint_dynamics_index(
+        lambda rows: Scores.of(scores[:, :, rows]), prediction, queries=TOKENS, rank_every=3
+    )
     assert whole.keys() == by_rows.keys()
     for variant, values in whole.items():
         torch.testing.assert_close(by_rows[variant], values, equal_nan=True, rtol=0, atol=1e-12)

@@ -165,7 +165,7 @@ def test_a_killed_probe_continues_with_what_it_has(
     def measured_again(*_: Any, **__: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(module, "attention_statistics", measured_again)
+    monkeypatch.setattr(module, "AttentionSection", measured_again)
     assert main(words) == 0
     assert len(read_run(tmp_path / "out").tables["attention"])
 

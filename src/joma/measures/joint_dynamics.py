@@ -14,8 +14,7 @@ The sum over neurons is a quadratic form in the head's value, with one small Gra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -24,9 +23,11 @@ from torch import Tensor
 from joma.errors import InputError
 from joma.measures.row_correlations import (
     KeyFeatures,
+    KeyRanks,
     RowMoments,
+    Scores,
     joined,
-    rank_correlation,
+    rank_correlations,
     row_moments,
 )
 
@@ -44,7 +45,10 @@ CONTROLS: Mapping[str, tuple[str, ...]] = {
 (recency), and the logarithm of the value's squared norm ``|W_V^h u_l|^2``."""
 
 _KEY_CONTROLS = ("position", "log_value_norm")
-_LOGITS_AT_ONCE = 2**19
+_LOGITS_AT_ONCE = 2**20
+_BLOCKS = 8
+"""At least so many blocks of queries: of a causal block, no key behind its last query is computed."""
+_FEW = 16
 _ROUNDING = 1e-5
 """Sums of squares computed in float32 that differ by no more than this share are equal."""
 
@@ -149,7 +153,7 @@ def joint_dynamics_prediction(values: Tensor, gram: Tensor) -> Tensor:
 
 @torch.no_grad()
 def joint_dynamics_index(
-    scores: Tensor | Callable[[slice], Tensor],
+    scores: Tensor | Callable[[slice], Scores],
     prediction: Tensor,
     *,
     value_norm: Tensor | None = None,
@@ -158,6 +162,7 @@ def joint_dynamics_index(
     first: Tensor | None = None,
     draws: int = 8,
     seed: int = 0,
+    shuffles: Tensor | None = None,
     rank_every: int = 1,
     minimum_keys: int = MINIMUM_KEYS,
 ) -> dict[Variant, Tensor]:
@@ -169,7 +174,8 @@ def joint_dynamics_index(
     Args:
         scores: the logits as the softmax sees them (after rotary positions, scale, soft cap and bias), -inf
             where a key is hidden: (batch, heads, queries, keys), or a function of a slice of the queries
-            that gives those rows. Self attention: query i is token i.
+            that gives those rows (:class:`joma.measures.row_correlations.Scores`). Self attention: query i is
+            token i.
         prediction: ``1/2 sum_k v_k(l)^2``, (batch, heads, keys), not negative.
         value_norm: ``|W_V^h u_l|^2``, (batch, heads or 1, keys); the metric ``value_norm`` and two of the
             partial correlations need it.
@@ -180,6 +186,7 @@ def joint_dynamics_index(
         draws: shuffles of the tokens (without the sink, where the sink is left out) for the null; each is
             one permutation of a sequence's tokens for all its queries and heads.
         seed: of the shuffles.
+        shuffles: (draws, batch, keys), numbers in whose order the tokens are put; in place of draws and seed.
         rank_every: rank correlations, which need sorting, are computed for every so many queries; 0: none.
         minimum_keys: queries that see fewer keys, the first left out, have NaN.
 
@@ -189,7 +196,7 @@ def joint_dynamics_index(
 
     Raises:
         InputError: shapes that do not fit, a prediction or norm that is negative or not finite, scores that
-            are NaN or +inf.
+            are NaN or infinite.
     """
     if prediction.ndim != 3 or 0 in prediction.shape:
         raise InputError(
@@ -210,7 +217,7 @@ def joint_dynamics_index(
             )
         rows = scores.shape[2]
         whole = scores
-        scores = lambda some: whole[:, :, some]  # noqa: E731  (a matrix that is there is cut in rows)
+        scores = lambda some: Scores.of(whole[:, :, some])  # noqa: E731  (a matrix that is there is cut in rows)
     sink = torch.zeros(batch, dtype=torch.int64) if first is None else first
     if sink.shape != (batch,) or bool(((sink < 0) | (sink >= keys)).any()):
         raise InputError(
@@ -218,20 +225,32 @@ def joint_dynamics_index(
             f"{batch} samples."
         )
     sink = sink.to(prediction.device)
-    features = _features(prediction, value_norm, input_norm, sink, draws, seed)
+    if shuffles is None:
+        generator = torch.Generator().manual_seed(seed)
+        shuffles = torch.rand(draws, batch, keys, generator=generator, dtype=torch.float64)
+    features = _features(prediction, value_norm, input_norm, sink, shuffles.to(prediction.device))
     controls = [name for name in _KEY_CONTROLS if name in features]
-    compared = KeyFeatures(features, heads, controls, ["prediction", "log_prediction", *controls])
-    step = max(1, _LOGITS_AT_ONCE // (batch * heads * keys))
+    partial = ["prediction", "log_prediction", *controls]
+    compared = KeyFeatures(features, heads, sink, controls, partial)
+    ranked = KeyRanks(features["prediction"])
+    step = max(1, min(_LOGITS_AT_ONCE // (batch * heads * keys), max(_FEW, -(-rows // _BLOCKS))))
+    latest = int(sink.max())
     blocks = []
     for begin in range(0, rows, step):
         some = slice(begin, min(begin + step, rows))
-        block = scores(some)
-        if bool(block.isnan().any()) or bool((block == torch.inf).any()):
+        block = scores(some).up_to(latest + 1)
+        largest = torch.maximum(block.logits.amax(-1), -block.logits.amin(-1))
+        if not bool(largest.isfinite().all()):
             raise InputError(
-                f"joint_dynamics_index: a score of queries {some.start} to {some.stop - 1} is NaN or +inf."
+                f"joint_dynamics_index: a score of queries {some.start} to {some.stop - 1} is NaN or "
+                "infinite."
             )
-        blocks.append(_of_block(block, some, compared, features["prediction"], sink, rank_every))
-    return dict(_correlations(blocks, minimum_keys, rows, rank_every))
+        ranks = None
+        if rank_every and (every := slice(-begin % rank_every, None, rank_every)).start < some.stop - begin:
+            ranks = rank_correlations(Scores(*(part[:, :, every] for part in block)), sink, ranked)
+        resolution = torch.finfo(largest.dtype).eps * largest.double()
+        blocks.append(_Block(row_moments(block, some, compared), resolution, ranks))
+    return dict(_correlations(blocks, minimum_keys, rank_every))
 
 
 def _features(
@@ -239,8 +258,7 @@ def _features(
     value_norm: Tensor | None,
     input_norm: Tensor | None,
     first: Tensor,
-    draws: int,
-    seed: int,
+    shuffles: Tensor,
 ) -> dict[str, Tensor]:
     """Variables of the keys, (batch, heads or 1, keys), float64, median 0 and of about unit size."""
     batch, _, keys = prediction.shape
@@ -266,17 +284,16 @@ def _features(
         least = torch.where(positive, raw[name], torch.inf).amin(-1, keepdim=True)
         raw[f"log_{name}"] = torch.where(positive, raw[name], least).log()
     raw["position"] = torch.arange(keys, dtype=torch.float64, device=device).expand(batch, 1, keys)
-    generator = torch.Generator().manual_seed(seed)
+    features = {name: _standardised(values) for name, values in raw.items()}
     is_sink = torch.arange(keys, device=device) == first[:, None]
-    for draw in range(draws):
-        # Random numbers, in whose order the tokens are put; the sink, where it is left out, stays itself.
-        lots = torch.rand(batch, keys, generator=generator, dtype=torch.float64).to(device)
+    for draw, lots in enumerate(shuffles):
+        # The sink, where it is left out, stays itself.
         for sink in ("out", "in"):
             order = _shuffled(lots, is_sink if sink == "out" else torch.zeros_like(is_sink))
             index = order[:, None].expand(-1, prediction.shape[1], -1)
             for prefix in ("", "log_"):
-                raw[f"{prefix}null_{sink}_{draw}"] = raw[f"{prefix}prediction"].gather(-1, index)
-    return {name: _standardised(values) for name, values in raw.items()}
+                features[f"{prefix}null_{sink}_{draw}"] = features[f"{prefix}prediction"].gather(-1, index)
+    return features
 
 
 def _but_for_rounding(values: Tensor) -> Tensor:
@@ -304,77 +321,59 @@ def _standardised(values: Tensor) -> Tensor:
     return centred / torch.where(typical > 0, typical, 1.0)
 
 
-@dataclass(frozen=True)
-class _Block:
+class _Block(NamedTuple):
     """Some rows: their moments, the resolution of their logits, and their rank correlations."""
 
     moments: RowMoments
     resolution: Tensor
-    ranks: dict[Sink, Tensor]
-
-
-def _of_block(
-    block: Tensor, rows: slice, keys: KeyFeatures, prediction: Tensor, first: Tensor, rank_every: int
-) -> _Block:
-    seen = block > -torch.inf
-    logits = (
-        block.double().masked_fill_(~seen, 0.0)
-        if block.dtype != torch.float64
-        else (block.masked_fill(~seen, 0.0))
-    )
-    if bool((seen == seen[:, :1]).all()):
-        seen = seen[:, :1]
-    ranks: dict[Sink, Tensor] = {}
-    if rank_every:
-        some = torch.arange(rows.start, rows.stop, device=block.device) % rank_every == 0
-        if bool(some.any()):
-            not_first = torch.arange(block.shape[-1], device=block.device) != first[:, None, None, None]
-            for sink in ("out", "in"):
-                keep = (seen & not_first if sink == "out" else seen)[:, :, some]
-                ranks[sink] = rank_correlation(
-                    block[:, :, some], keep.expand(-1, len(block[0]), -1, -1), prediction
-                )
-    resolution = torch.finfo(block.dtype).eps * torch.linalg.vector_norm(logits, torch.inf, -1)
-    return _Block(row_moments(logits, seen, first, rows, keys), resolution, ranks)
+    ranks: tuple[Tensor, Tensor] | None
 
 
 def _correlations(
-    blocks: Sequence[_Block], minimum_keys: int, rows: int, rank_every: int
+    blocks: Sequence[_Block], minimum_keys: int, rank_every: int
 ) -> Iterator[tuple[Variant, Tensor]]:
     without = joined([block.moments for block in blocks])
     resolution = torch.cat([block.resolution for block in blocks], -1)
     enough = without.count >= minimum_keys
     sinks: tuple[tuple[Sink, RowMoments], ...] = (("out", without), ("in", without.with_first_key()))
-    for sink, moments in sinks:
+    for which, (sink, moments) in enumerate(sinks):
         # Logits that differ by no more than the rounding of their dtype do not vary.
         varies = moments.attention > moments.count * (8 * resolution).square()
         hopeless = ~(enough & varies)
-        plain = moments.correlations()
-        for variant, name, controls in _variants(moments.names, sink):
-            if controls or name == "log_distance":
-                values = moments.correlation(name, controls)
-            else:
-                values = plain[..., moments.names.index(name)]
-            values = -values if name == "log_distance" else values
-            yield variant, values.masked_fill(hopeless, torch.nan)
+        plain = dict(zip(moments.names, moments.correlations().unbind(-1), strict=True))
+        found = {
+            given: moments.partial_correlations(("prediction", "log_prediction"), controls)
+            for given, controls in CONTROLS.items()
+            if all(control == "log_distance" or control in plain for control in controls)
+        }
+        recency = moments.partial_correlations(("log_distance",), ())["log_distance"]
+        values = {
+            **{
+                Variant(metric, scale, given, sink, draw): (plain if given == "nothing" else found[given])[
+                    name
+                ]
+                for scale, prefix in (("linear", ""), ("log", "log_"))
+                for metric, given, draw, name in _compared(plain, found, sink, prefix)
+            },
+            Variant("recency", "log", "nothing", sink): -recency,
+        }
         if rank_every:
             ranks = torch.full_like(resolution, torch.nan)
-            found = [block.ranks[sink] for block in blocks if block.ranks]
-            ranks[:, :, torch.arange(rows, device=ranks.device) % rank_every == 0] = torch.cat(found, -1)
-            yield Variant("index", "rank", "nothing", sink), ranks.masked_fill(hopeless, torch.nan)
+            ranks[..., ::rank_every] = torch.cat([block.ranks[which] for block in blocks if block.ranks], -1)
+            values[Variant("index", "rank", "nothing", sink)] = ranks
+        for variant, correlation in values.items():
+            yield variant, correlation.masked_fill(hopeless, torch.nan)
 
 
-def _variants(features: Sequence[str], sink: Sink) -> Iterator[tuple[Variant, str, tuple[str, ...]]]:
-    """What is correlated with log-attention: variant, name of the feature, and what is held fixed."""
-    for scale, prefix in (("linear", ""), ("log", "log_")):
-        for given, controls in CONTROLS.items():
-            if all(c == "log_distance" or c in features for c in controls):
-                yield Variant("index", scale, given, sink), f"{prefix}prediction", controls
-        for metric in ("value_norm", "input_norm"):
-            if metric in features:
-                yield Variant(metric, scale, "nothing", sink), f"{prefix}{metric}", ()
-        start = f"{prefix}null_{sink}_"
-        for name in features:
-            if name.startswith(start):
-                yield Variant("null", scale, "nothing", sink, int(name[len(start) :])), name, ()
-    yield Variant("recency", "log", "nothing", sink), "log_distance", ()
+def _compared(
+    features: Iterable[str], givens: Iterable[str], sink: Sink, prefix: str
+) -> Iterator[tuple[str, str, int, str]]:
+    """What is correlated with log-attention: metric, what is held fixed, draw, and name of the feature."""
+    for given in givens:
+        yield "index", given, 0, f"{prefix}prediction"
+    start = f"{prefix}null_{sink}_"
+    for name in features:
+        if name in (f"{prefix}value_norm", f"{prefix}input_norm"):
+            yield name.removeprefix("log_"), "nothing", 0, name
+        elif name.startswith(start):
+            yield "null", "nothing", int(name[len(start) :]), name

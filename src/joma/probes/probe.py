@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from joma.errors import InputError, nearest
+from joma.errors import InputError, JomaError, UnfinishedError, nearest
+from joma.probes.families.anatomy import Anatomy
 from joma.probes.reading.loading import LoadedModel, load_model
 from joma.probes.reading.ready import ReadyBatch, ReadyInputs
 from joma.probes.reading.settings import BATCH_TOKENS
+from joma.probes.reading.shared import Section, read
 from joma.probes.reading.texts import (
     TokenBatch,
     Windows,
     windows,
 )
 from joma.probes.reading.untrained import check_null, untrained_copy
-from joma.probes.sections.attention import STATISTICS, attention_statistics
-from joma.probes.sections.coherence import representation_coherence
-from joma.probes.sections.joint_dynamics import joint_dynamics
-from joma.probes.sections.salience import token_salience
+from joma.probes.sections.attention import STATISTICS, AttentionSection
+from joma.probes.sections.coherence import CoherenceSection
+from joma.probes.sections.joint_dynamics import JointDynamicsSection, joint_dynamics
+from joma.probes.sections.salience import SalienceSection
 from joma.probes.summary import layer_summary
 from joma.probes.weights.ranks import weight_ranks
 from joma.progress import Progress
@@ -34,7 +36,13 @@ if TYPE_CHECKING:
 
 SECTIONS = ("attention", "ranks", "coherence", "joint_dynamics", "salience")
 """What is measured: entropy and its like; stable ranks; cosines of representations; Theorem 1's prediction
-against the attention; token salience (one backward pass more than the others)."""
+against the attention; token salience (which runs the pass backward as well)."""
+
+_TABLES = {
+    "attention": ("attention", "positions", "coverage"),
+    "untrained": ("untrained_joint_dynamics",),
+}
+"""Those of a section; of all others it is one, with the section's name."""
 
 
 @dataclass(frozen=True)
@@ -138,16 +146,17 @@ def probe(
     )
     chosen = None if layers is None else list(layers)
 
-    def attention() -> dict[str, pandas.DataFrame]:
-        per_head, positions, coverage = attention_statistics(
-            reading.module,
-            reading.batches(progress, "attention"),
-            statistics=statistics,
-            layers=chosen,
-            heads=heads,
-            rows=rows,
-        )
-        return {"attention": per_head, "positions": positions, "coverage": coverage}
+    makers: dict[str, Callable[[], Section]] = {
+        "attention": lambda: AttentionSection(
+            reading.module, statistics=statistics, layers=chosen, heads=heads, rows=rows
+        ),
+        "coherence": lambda: CoherenceSection(reading.anatomy, reading.batches, layers=chosen),
+        "joint_dynamics": lambda: JointDynamicsSection(
+            reading.anatomy, reading.batches, layers=chosen, heads=heads
+        ),
+        "salience": lambda: SalienceSection(reading.anatomy, reading.batches, layers=chosen),
+    }
+    passes = _Passes(reading, {name: makers[name] for name in wanted if name in makers}, progress)
 
     def ranks() -> dict[str, pandas.DataFrame]:
         table = weight_ranks(
@@ -159,50 +168,34 @@ def probe(
         )
         return {"ranks": table}
 
-    def coherence() -> dict[str, pandas.DataFrame]:
-        batches = reading.batches(progress, "coherence")
-        return {"coherence": representation_coherence(reading.module, batches, layers=chosen)}
-
-    def joint() -> dict[str, pandas.DataFrame]:
-        batches = reading.batches(progress, "joint dynamics")
-        return {"joint_dynamics": joint_dynamics(reading.module, batches, layers=chosen, heads=heads)}
-
     def untrained() -> dict[str, pandas.DataFrame]:
-        batches = progress.track(_quarter(reading.windows), "joint dynamics, untrained")
         fresh = untrained_copy(reading.module, seed=0)
+        batches = progress.track(_quarter(reading.windows), "joint dynamics, untrained")
         return {"untrained_joint_dynamics": joint_dynamics(fresh, batches, layers=chosen, heads=heads)}
 
-    def salience() -> dict[str, pandas.DataFrame]:
-        table = token_salience(reading.module, reading.windows, layers=chosen)
-        return {"salience": _with_words(table, reading.loaded.tokenizer)}
-
-    measures = {
-        "attention": (("attention", "positions", "coverage"), attention),
-        "ranks": (("ranks",), ranks),
-        "coherence": (("coherence",), coherence),
-        "joint_dynamics": (("joint_dynamics",), joint),
-        "untrained": (("untrained_joint_dynamics",), untrained),
-        "salience": (("salience",), salience),
-    }
+    apart = {"untrained": untrained, "ranks": ranks}
+    found: dict[str, pandas.DataFrame] = {}
+    failures: dict[str, str] = {}
     if "joint_dynamics" in wanted and null != "none":
         wanted.insert(wanted.index("joint_dynamics") + 1, "untrained")
-    tables: dict[str, pandas.DataFrame] = {}
-    failures: dict[str, str] = {}
-    for section in wanted:
+    # The weights last: a pass that is over is kept before they are read.
+    for section in sorted(wanted, key=lambda name: name in apart):
         if section == "untrained" and "joint_dynamics" in failures:
             continue
-        names, compute = measures[section]
+        compute = apart.get(section) or partial(passes.tables, section)
         try:
-            tables |= _kept(names, compute, progress)
+            found |= _kept(_TABLES.get(section, (section,)), compute, progress)
         except InputError as error:
             # What was asked for by name, and what a probe is for in the first place, must not be missing.
             if section == "attention" or (sections is not None and section != "untrained"):
                 raise
             failures[section] = str(error)
+    tables = {name: found[name] for one in wanted for name in _TABLES.get(one, (one,)) if name in found}
     tables["layers"] = layer_summary(tables)
     tables["model"] = reading.described()
     if failures:
-        tables["not_measured"] = _failures(failures)
+        failed = {name: failures[name] for name in wanted if name in failures}
+        tables["not_measured"] = _failures(failed)
     return Probe(tables)
 
 
@@ -221,12 +214,17 @@ class _Reading:
     def windows(self) -> Windows | ReadyInputs:
         return self.cut(self.loaded)
 
+    @cached_property
+    def batches(self) -> list[TokenBatch]:
+        return list(self.windows)
+
+    @cached_property
+    def anatomy(self) -> Anatomy:
+        return Anatomy(self.module)
+
     @property
     def module(self) -> nn.Module:
         return self.loaded.model
-
-    def batches(self, progress: Progress, label: str) -> Iterator[TokenBatch]:
-        return progress.track(self.windows, label, total=len(self.windows))
 
     def described(self) -> pandas.DataFrame:
         import pandas
@@ -248,6 +246,48 @@ def _quarter(read: Windows | ReadyInputs) -> Windows | ReadyInputs:
     if isinstance(read, Windows):
         return replace(read, pieces=read.pieces[::4])
     return replace(read, batches=read.batches[::4])
+
+
+class _Passes:
+    """One pass for all sections that are not kept from an earlier try."""
+
+    def __init__(
+        self, reading: _Reading, makers: Mapping[str, Callable[[], Section]], progress: Progress
+    ) -> None:
+        self.reading, self.makers, self.progress = reading, makers, progress
+        self.sections: dict[str, Section] = {}
+        self.failures: dict[str, JomaError] = {}
+
+    def tables(self, section: str) -> dict[str, pandas.DataFrame]:
+        """Those of a section; its turn comes after those before it."""
+        if section not in self.sections and section not in self.failures:
+            names = list(self.makers)
+            self._read(names[names.index(section) :])
+        if section in self.failures:
+            raise self.failures[section]
+        tables = self.sections.pop(section).tables()
+        if section == "salience":
+            tables[section] = _with_words(tables[section], self.reading.loaded.tokenizer)
+        return tables
+
+    def _read(self, names: Sequence[str]) -> None:
+        sections: dict[str, Section] = {}
+        for name in names:
+            try:
+                sections[name] = self.makers[name]()
+            except InputError as error:
+                self.failures[name] = error
+        try:
+            read(self.reading.module, self.reading.batches, list(sections.values()), self.progress)
+        except UnfinishedError as error:
+            plain = [name for name, section in sections.items() if not section.differentiable]
+            if not plain or len(plain) == len(sections):
+                raise
+            # Gradients take more memory than all else: what can be had without them is.
+            self.failures |= {name: error for name in sections if name not in plain}
+            self._read(plain)
+            return
+        self.sections |= sections
 
 
 def _kept(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from joma.errors import InputError
 from joma.models.decoder import Decoder
 from joma.models.hierarchy import HierarchyNetwork
-from joma.probes.families.anatomy import Block, find_blocks, take_weight
+from joma.probes.families.anatomy import Anatomy, Block, find_blocks
 from joma.probes.families.norm_gain import norm_gain
 
 pytest.importorskip("transformers")
@@ -66,11 +66,11 @@ def check_neurons(block: Block, model: nn.Module, seen: Record) -> None:
     assert block.lower_matrix is not None
     activations = seen.inputs[block.upper].flatten(0, -2)
     x = seen.inputs[block.lower].flatten(0, -2)
-    lower = x @ take_weight(model, block.lower_matrix).T
+    lower = x @ Anatomy(model).take(block.lower_matrix).T
     bias = getattr(model.get_submodule(block.lower), "bias", None)
     if isinstance(bias, Tensor) and len(bias) == lower.shape[1]:
         lower = lower + bias.detach()
-    gate = None if block.gate_matrix is None else x @ take_weight(model, block.gate_matrix).T
+    gate = None if block.gate_matrix is None else x @ Anatomy(model).take(block.gate_matrix).T
     assert activations.shape == lower.shape
     if gate is None:  # bounded from below: what is switched on has a positive argument
         on = activations > 0.2
@@ -89,7 +89,7 @@ def check_values(block: Block, model: nn.Module, seen: Record, probabilities: Te
     assert block.value_reader is not None
     assert block.heads is not None
     assert block.key_value_heads is not None
-    value, output = take_weight(model, block.value_matrix), take_weight(model, block.output_matrix)
+    value, output = Anatomy(model).take(block.value_matrix), Anatomy(model).take(block.output_matrix)
     u = seen.inputs[block.value_reader]
     values = (u @ value.T).unflatten(-1, (block.key_value_heads, block.head_width)).transpose(1, 2)
     values = values.repeat_interleave(block.heads // block.key_value_heads, 1)
@@ -179,7 +179,7 @@ def test_torch_encoder_layers(norm_first: bool) -> None:
         assert (block.attention, block.value_reader) == (f"{block.name}.self_attn",) * 2
         assert (block.heads, block.key_value_heads, block.head_width) == (4, 4, 4)
         assert block.value_matrix is not None
-        taken = take_weight(model, block.value_matrix)
+        taken = Anatomy(model).take(block.value_matrix)
         assert torch.equal(taken, model.get_parameter(block.value_matrix.tensor)[32:])
 
 
@@ -232,9 +232,9 @@ def test_bad_input_is_refused() -> None:
     matrix = find_blocks(model)[0].lower_matrix
     assert matrix is not None
     with pytest.raises(InputError, match="without values"):
-        take_weight(model, matrix)
+        Anatomy(model).take(matrix)
     with pytest.raises(InputError, match="holds no weight"):
-        take_weight(Plain(), matrix)
+        Anatomy(Plain()).take(matrix)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

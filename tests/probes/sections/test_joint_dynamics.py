@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from joma.errors import InputError
 from joma.models.decoder import Decoder
-from joma.probes.families.anatomy import find_blocks, take_weight
+from joma.probes.families.anatomy import Anatomy, find_blocks
 from joma.probes.sections.joint_dynamics import joint_dynamics
 
 pytest.importorskip("transformers")
@@ -112,13 +112,14 @@ def brute_force(model: nn.Module, attentions: Any, tokens: Tensor) -> dict[tuple
         assert block.heads is not None
         assert block.key_value_heads is not None
         assert block.head_width is not None
-        lower = take_weight(model, neurons).double()
+        lower = Anatomy(model).take(neurons).double()
         width = lower.shape[1]
         read = lower @ slopes_of_norm(model, reader.mlp_norm, width)
         written = (
-            slopes_of_norm(model, block.output_norm, width) @ take_weight(model, block.output_matrix).double()
+            slopes_of_norm(model, block.output_norm, width)
+            @ Anatomy(model).take(block.output_matrix).double()
         )
-        value = take_weight(model, block.value_matrix).double()
+        value = Anatomy(model).take(block.value_matrix).double()
         u = given[str(block.value_reader)].double()
         for head in range(block.heads):
             size = block.head_width

@@ -9,8 +9,9 @@ attention) is None too, with the reason in ``mlp_problem`` and ``attention_probl
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from joma.probes.families.matrices import Matrix, find_matrices
 from joma.probes.families.names import locate
 from joma.probes.families.records import Family
 from joma.probes.families.sizes import Config, config_of, sizes_for, whole
+from joma.probes.weights.checkpoints import Checkpoint
 from joma.probes.weights.in_memory import weights_of
 
 _HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "heads", "attention_heads")
@@ -101,7 +103,49 @@ class Block:
     """What could not be told and was left None."""
 
 
-def find_blocks(model: nn.Module) -> list[Block]:
+class Anatomy:
+    """A living model's blocks and weights, found once for all that ask."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    @cached_property
+    def weights(self) -> Checkpoint:
+        """The weights as they are used: adapters added, quantised values restored."""
+        return weights_of(self.model)
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """See :func:`find_blocks`."""
+        return find_blocks(self.model, self.weights)
+
+    def chosen(self, layers: Iterable[int] | None, where: str) -> list[Block]:
+        """The blocks of these layers (in every stack that has them), all if None.
+
+        Raises:
+            InputError: no block known by its name, a layer that is not there.
+        """
+        if layers is None:
+            return self.blocks
+        wanted, there = set(layers), {block.layer for block in self.blocks}
+        missing = sorted(wanted - there)
+        if missing or not wanted:
+            raise InputError(
+                f"{where}: the model has no layer {missing[0] if missing else '(empty list)'}; its layers "
+                f"are {min(there)} to {max(there)}."
+            )
+        return [block for block in self.blocks if block.layer in wanted]
+
+    def take(self, matrix: Matrix) -> Tensor:
+        """A matrix, (outputs, inputs), as it is used: a detached view or copy.
+
+        Raises:
+            InputError: a weight that is not there or holds nothing (sharded away, on the meta device).
+        """
+        return matrix.take(self.weights.weight(matrix.tensor))
+
+
+def find_blocks(model: nn.Module, weights: Checkpoint | None = None) -> list[Block]:
     """The blocks of a model, stack by stack and layer by layer.
 
     Raises:
@@ -111,7 +155,8 @@ def find_blocks(model: nn.Module) -> list[Block]:
         raise InputError(f"find_blocks(model) got a {type(model).__name__}; give a torch.nn.Module.")
     config = config_of(model)
     # Tied matrices (ALBERT's layers) count under their first name; one never read stays unmentioned.
-    shapes = {name: weight.shape for name, weight in weights_of(model).weights.items()}
+    entries = (weights or weights_of(model)).weights
+    shapes = {name: weight.shape for name, weight in entries.items()}
     found: dict[str, list[Matrix]] = {}
     for matrix in find_matrices(shapes, config):
         if block := locate(matrix.tensor).block:
@@ -126,18 +171,6 @@ def find_blocks(model: nn.Module) -> list[Block]:
             "parameters are named as transformers, PyTorch or joma name them."
         )
     return blocks
-
-
-def take_weight(model: nn.Module, matrix: Matrix) -> Tensor:
-    """The matrix, (outputs, inputs), out of the living model, as it is used: adapters added, quantised values
-    restored.
-
-    A detached view or copy.
-
-    Raises:
-        InputError: a weight that is not there or holds nothing (sharded away, on the meta device).
-    """
-    return matrix.take(weights_of(model).weight(matrix.tensor))
 
 
 def _holder(tensor: str) -> str:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from joma.errors import InputError
-from joma.probes.families.anatomy import Block, find_blocks
 from joma.probes.reading.ready import ReadyBatch
 from joma.probes.reading.texts import TokenBatch
 
@@ -39,25 +38,6 @@ def untouched(model: nn.Module, *, differentiable: bool = False) -> Iterator[Non
             parameter.requires_grad_(True)
         for module, flag in training:
             module.training = flag
-
-
-def chosen_blocks(model: nn.Module, layers: Iterable[int] | None, where: str) -> list[Block]:
-    """The blocks of these layers (in every stack that has them), all if None.
-
-    Raises:
-        InputError: no block known by its name, a layer that is not there.
-    """
-    blocks = find_blocks(model)
-    if layers is None:
-        return blocks
-    wanted = set(layers)
-    missing = sorted(wanted - {block.layer for block in blocks})
-    if missing or not wanted:
-        raise InputError(
-            f"{where}: the model has no layer {missing[0] if missing else '(empty list)'}; its layers are "
-            f"{min(b.layer for b in blocks)} to {max(b.layer for b in blocks)}."
-        )
-    return [block for block in blocks if block.layer in wanted]
 
 
 def input_embeddings(model: nn.Module) -> nn.Module | None:

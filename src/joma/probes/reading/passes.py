@@ -114,7 +114,7 @@ def device_of(model: nn.Module) -> torch.device:
     return next(places, torch.device("cpu"))
 
 
-def logits_of(output: Any) -> Tensor:
+def logits_of(output: object) -> Tensor:
     """The logits (batch, length, vocabulary) of what a model returned.
 
     Raises:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pandas
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from joma.errors import InputError
-from joma.probes.reading.passes import run_batch
+from joma.probes.reading.shared import Part, Section, read
 from joma.probes.reading.texts import TokenBatch
 from joma.probes.watching.measuring import Measured
 from joma.probes.watching.watch import watch
@@ -33,11 +33,10 @@ class _Sums:
     value: NDArray[np.float64]
     error: NDArray[np.float64]
     count: NDArray[np.float64]
-    batches: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = field(default_factory=list)
-    """(sum, rows) of each batch, both (heads,)"""
-    sampling: NDArray[np.float64] | None = None
+    batches: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    """Of each batch the sums and the rows, (2, heads)."""
 
-    def add(self, measured: Measured) -> None:
+    def add(self, measured: Measured, batch: int) -> None:
         values = measured.values.detach().cpu().double().numpy()
         counts = measured.counts.detach().cpu().double().numpy()
         rows = measured.rows.cpu().numpy()
@@ -52,10 +51,9 @@ class _Sums:
         errors = measured.errors.detach().cpu().double().numpy()
         self.error[:, rows] += np.where(counts > 0, errors * counts, 0.0)
         self.count[:, rows] += counts
-        self.batches.append((sums.sum(1), counts.sum(1)))
+        self.batches[batch] = self.batches.get(batch, 0.0) + np.stack([sums.sum(1), counts.sum(1)])
 
 
-@torch.no_grad()
 def attention_statistics(
     model: nn.Module,
     batches: Iterable[TokenBatch],
@@ -90,43 +88,98 @@ def attention_statistics(
         InputError: an attention that was asked for could not be measured (and why), or none was seen; a
             head that does not exist.
     """
-    sums: dict[tuple[int, str, int, str, str], _Sums] = {}
-    coverages: list[pandas.DataFrame] = []
-    for batch in batches:
-        seen = watch(
-            model, layers=layers, statistics=statistics, reduce="position", rows=rows, tolerance=tolerance
+    section = AttentionSection(
+        model, statistics=statistics, layers=layers, heads=heads, rows=rows, tolerance=tolerance
+    )
+    read(model, list(batches), [section])
+    per_head, positions, coverage = section.tables().values()
+    return per_head, positions, coverage
+
+
+class AttentionSection(Section):
+    """Every attention's statistics, summed up pass by pass; arguments of :func:`attention_statistics`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        statistics: Sequence[str] = STATISTICS,
+        layers: Sequence[int | str] | None = None,
+        heads: Sequence[int] | None = None,
+        rows: float | None = None,
+        tolerance: float | None = None,
+    ) -> None:
+        self._watch = partial(
+            watch,
+            model,
+            layers=layers,
+            statistics=statistics,
+            reduce="position",
+            rows=rows,
+            tolerance=tolerance,
         )
-        with seen:
-            run_batch(model, batch)
-        for layer, record, measured in seen.measured():
+        self._seen = self._watch()
+        self._heads = heads
+        self._sums: dict[tuple[int, str, int, str, str], _Sums] = {}
+        self._coverages: list[pandas.DataFrame] = []
+
+    def following(self, part: Part) -> AbstractContextManager[object]:
+        """Watch the pass."""
+        self._seen = self._watch()
+        return self._seen
+
+    def passed(self, part: Part, output: object) -> None:
+        """Add what was seen."""
+        for layer, record, measured in self._seen.measured():
             key = (layer, record.module, record.call, measured.name, record.dtype)
             empty = np.zeros((measured.values.shape[0], 0))
-            entry = sums.setdefault(key, _Sums(measured.unit, empty, empty, empty))
-            entry.add(measured)
-        coverages.append(seen.coverage())
-    if not coverages:
-        raise InputError("there is no batch of text to run the model on; give a text with words in it.")
-    # A module may be there twice: with an attention, and with a softmax that is none.
-    alike = ["module", "layer", "route", "operation", "status"]
-    coverage = pandas.concat(coverages).groupby(alike, sort=False, dropna=False, as_index=False)
-    covered = coverage.agg({"calls": "sum", "reason": "max"})[list(coverages[0])]
-    per_head, by_position = [], []
-    for (layer, module, call, metric, dtype), entry in sums.items():
-        chosen = _chosen_heads(heads, entry.value.shape[0], module)
-        identity = {"layer": layer, "module": module, "call": call, "metric": metric}
-        last = {"unit": entry.unit, "dtype": dtype}
-        per_head.append(_per_head(entry, chosen, identity, last))
-        by_position.append(_by_position(entry, chosen, identity, last))
-    order = ["layer", "module", "call", "head"]
-    per_head_table = pandas.concat(per_head, ignore_index=True)
-    position_table = pandas.concat(by_position, ignore_index=True)
-    places = ["position", "position_end"]
-    values = ["metric", "value", "unit", "error_bound"]
-    return (
-        per_head_table[[*order, *values, "standard_error", "count", "dtype"]],
-        position_table[[*order, *places, *values, "count", "dtype"]],
-        covered,
-    )
+            self._sums.setdefault(key, _Sums(measured.unit, empty, empty, empty)).add(measured, part.number)
+        self._coverages.append(self._seen.coverage())
+
+    def found(self) -> dict[str, pandas.DataFrame]:
+        """``attention``, ``positions`` and ``coverage``: see :func:`attention_statistics`."""
+        if not self._coverages:
+            raise InputError("there is no batch of text to run the model on; give a text with words in it.")
+        # A module may be there twice: with an attention, and with a softmax that is none.
+        alike = ["module", "layer", "route", "operation", "status"]
+        coverage = pandas.concat(self._coverages).groupby(alike, sort=False, dropna=False, as_index=False)
+        covered = coverage.agg({"calls": "sum", "reason": "max"})[list(self._coverages[0])]
+        per_head, by_position = [], []
+        for (layer, module, call, metric, dtype), entry in self._sums.items():
+            chosen = _chosen_heads(self._heads, entry.value.shape[0], module)
+            identity: dict[str, int | str] = {
+                "layer": layer,
+                "module": module,
+                "call": call,
+                "metric": metric,
+            }
+            last: dict[str, int | str] = {"unit": entry.unit, "dtype": dtype}
+            per_head.append(_labelled(_per_head(entry, chosen), identity, last))
+            by_position.append(_labelled(_by_position(entry, chosen), identity, last))
+        order = ["layer", "module", "call", "head"]
+        places = ["position", "position_end"]
+        values = ["metric", "value", "unit", "error_bound"]
+        return {
+            "attention": _joined(per_head, [*order, *values, "standard_error", "count", "dtype"]),
+            "positions": _joined(by_position, [*order, *places, *values, "count", "dtype"]),
+            "coverage": covered,
+        }
+
+
+_Columns = Mapping[str, NDArray[np.generic]]
+
+
+def _labelled(columns: _Columns, *labels: Mapping[str, int | str]) -> _Columns:
+    size = len(columns["value"])
+    return {
+        **columns,
+        **{name: np.repeat(np.asarray([v]), size) for one in labels for name, v in one.items()},
+    }
+
+
+def _joined(parts: Sequence[_Columns], order: Sequence[str]) -> pandas.DataFrame:
+    """One frame of joined columns: a frame for each part takes many times as long."""
+    return pandas.DataFrame({name: np.concatenate([part[name] for part in parts]) for name in order})
 
 
 def _chosen_heads(heads: Sequence[int] | None, there: int, module: str) -> NDArray[np.int64]:
@@ -142,19 +195,16 @@ def _mean(total: NDArray[np.float64], count: NDArray[np.float64]) -> NDArray[np.
     return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
 
 
-def _per_head(
-    entry: _Sums, heads: NDArray[np.int64], identity: dict[str, Any], last: dict[str, Any]
-) -> pandas.DataFrame:
+def _per_head(entry: _Sums, heads: NDArray[np.int64]) -> _Columns:
     count = entry.count.sum(1)
     mean = _mean(entry.value.sum(1), count)
-    columns = {
+    return {
         "head": heads,
         "value": mean[heads],
         "error_bound": _mean(entry.error.sum(1), count)[heads],
         "standard_error": _standard_error(entry, mean, count)[heads],
         "count": count[heads].astype(np.int64),
     }
-    return pandas.DataFrame({**identity, **columns, **last})
 
 
 def _standard_error(
@@ -164,32 +214,26 @@ def _standard_error(
     if len(entry.batches) < 2:
         return np.full_like(mean, np.nan)
     number = len(entry.batches)
-    residuals = np.stack([total - mean * rows for total, rows in entry.batches])
+    residuals = np.stack([total - mean * rows for total, rows in entry.batches.values()])
     spread = np.sqrt(np.square(residuals).sum(0) * number / (number - 1))
     return _mean(spread, count)
 
 
-def _by_position(
-    entry: _Sums, heads: NDArray[np.int64], identity: dict[str, Any], last: dict[str, Any]
-) -> pandas.DataFrame:
+def _by_position(entry: _Sums, heads: NDArray[np.int64]) -> _Columns:
     edges = position_bins(entry.value.shape[1])
     totals, errors, counts = (
         np.add.reduceat(array[heads], edges[:-1], axis=1) for array in (entry.value, entry.error, entry.count)
     )
-    number = len(edges) - 1
-    table = pandas.DataFrame(
-        {
-            **identity,
-            "head": np.repeat(heads, number),
-            "position": np.tile(edges[:-1], len(heads)),
-            "position_end": np.tile(edges[1:], len(heads)),
-            "value": _mean(totals, counts).ravel(),
-            "error_bound": _mean(errors, counts).ravel(),
-            "count": counts.ravel().astype(np.int64),
-            **last,
-        }
-    )
-    return table[table["count"] > 0]
+    number, some = len(edges) - 1, counts.ravel() > 0
+    columns = {
+        "head": np.repeat(heads, number),
+        "position": np.tile(edges[:-1], len(heads)),
+        "position_end": np.tile(edges[1:], len(heads)),
+        "value": _mean(totals, counts).ravel(),
+        "error_bound": _mean(errors, counts).ravel(),
+        "count": counts.ravel().astype(np.int64),
+    }
+    return {name: column[some] for name, column in columns.items()}
 
 
 def position_bins(length: int) -> NDArray[np.int64]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +23,9 @@ from joma.measures.coherence import (
     random_cosine_quantile,
     random_largest_cosine,
 )
-from joma.probes.families.anatomy import Block
-from joma.probes.reading.lent import checked_batches, chosen_blocks, input_embeddings, untouched
-from joma.probes.reading.passes import run_batch
+from joma.probes.families.anatomy import Anatomy
+from joma.probes.reading.lent import checked_batches, input_embeddings
+from joma.probes.reading.shared import Part, Section, read
 from joma.probes.reading.texts import TokenBatch
 
 if TYPE_CHECKING:
@@ -82,34 +83,21 @@ def representation_coherence(
     Memory: ``8 width tokens occurrences`` bytes per layer, and some 50 bytes for each pair of vectors.
 
     Raises:
-        InputError: see :func:`joma.probes.reading.lent.checked_batches` and ``chosen_blocks``; fewer than
+        InputError: see :func:`joma.probes.reading.lent.checked_batches` and
+            :meth:`joma.probes.families.anatomy.Anatomy.chosen`; fewer than
             three distinct tokens; hidden states that are not finite (and where).
     """
-    where = "representation_coherence"
-    for name, value, least in (("tokens", tokens, 3), ("occurrences", occurrences, 1), ("skip", skip, 0)):
-        if value < least:
-            raise InputError(f"{where}: {name} = {value}; give at least {least}.")
-    blocks = chosen_blocks(model, layers, where)
-    kept = checked_batches(batches, model, where)
-    generator = torch.Generator().manual_seed(seed)
-    drawn = _draw(kept, tokens, occurrences, skip, generator)
-    states = _States(model, blocks, drawn, outputs=layers is None)
-    with untouched(model):
-        for number, batch in enumerate(kept):
-            states.see(batch, number)
-    rows: list[dict[str, Any]] = []
-    table = _embedding_table(model, tokens, generator)
-    if table is not None:
-        rows += _within(_Layer("", None, "embedding"), table, None)
-    held = states.of_layers()
-    for layer, vectors in held:
-        _check_finite(vectors, layer)
-        rows += _within(layer, vectors, drawn.tokens)
-    for stack in dict.fromkeys(layer.stack for layer, _ in held):
-        rows += _between([(layer, v) for layer, v in held if layer.stack == stack], drawn.tokens)
-    import pandas as pd
+    section = CoherenceSection(
+        Anatomy(model), batches, layers=layers, tokens=tokens, occurrences=occurrences, skip=skip, seed=seed
+    )
+    read(model, section.batches, [section])
+    return section.tables()["coherence"]
 
-    return pd.DataFrame(rows).astype({"layer": "Int64", "other_layer": "Int64"})
+
+_WHERE = "representation_coherence"
+
+
+_Row = dict[str, str | int | float | bool | None]
 
 
 @dataclass(frozen=True)
@@ -130,7 +118,7 @@ class _Drawn:
 
 
 def _draw(
-    batches: list[TokenBatch], tokens: int, occurrences: int, skip: int, generator: torch.Generator
+    batches: Sequence[TokenBatch], tokens: int, occurrences: int, skip: int, generator: torch.Generator
 ) -> _Drawn:
     found = []
     for number, (ids, mask) in enumerate(batches):
@@ -154,57 +142,103 @@ def _draw(
     return _Drawn(*places)
 
 
-class _States:
-    """The hidden states of the drawn occurrences, gathered while the model runs."""
+class CoherenceSection(Section):
+    """Hidden states of drawn occurrences, kept while the model runs; see :func:`representation_coherence`."""
 
-    def __init__(self, model: nn.Module, blocks: list[Block], drawn: _Drawn, *, outputs: bool) -> None:
-        self.model, self.blocks, self.drawn = model, blocks, drawn
-        last = {block.stack: block.name for block in blocks}
-        self.last = set(last.values()) if outputs else set()
+    def __init__(
+        self,
+        anatomy: Anatomy,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        *,
+        layers: Iterable[int] | None = None,
+        tokens: int = 256,
+        occurrences: int = 2,
+        skip: int = 1,
+        seed: int = 0,
+    ) -> None:
+        for name, value, least in (("tokens", tokens, 3), ("occurrences", occurrences, 1), ("skip", skip, 0)):
+            if value < least:
+                raise InputError(f"{_WHERE}: {name} = {value}; give at least {least}.")
+        self.model, self.blocks = anatomy.model, anatomy.chosen(layers, _WHERE)
+        self.batches = checked_batches(batches, self.model, _WHERE)
+        generator = torch.Generator().manual_seed(seed)
+        self.drawn = _draw(self.batches, tokens, occurrences, skip, generator)
+        self.embeddings = _embedding_table(self.model, tokens, generator)
+        last = {block.stack: block.name for block in self.blocks}
+        self.last = set(last.values()) if layers is None else set()
         self.kept: dict[tuple[str, int, str], Tensor] = {}
         self.runs: Counter[str] = Counter()
 
-    def see(self, batch: TokenBatch, number: int) -> None:
-        """Run one batch and take its share of the occurrences."""
-        here = (self.drawn.batch == number).nonzero()[:, 0]
-        if not here.numel():
-            return
+    @contextmanager
+    def following(self, part: Part) -> Iterator[None]:
+        """Take the part's share of the occurrences."""
+        rows = self.drawn.row - part.first
+        here = (self.drawn.batch == part.number) & (rows >= 0) & (rows < len(part.batch.tokens))
         self.runs.clear()
+        with ExitStack() as stack:
+            for block in self.blocks if bool(here.any()) else ():
+                module, seen = (
+                    self.model.get_submodule(block.name),
+                    partial(self._see, part, here, block.name),
+                )
+                stack.callback(
+                    module.register_forward_pre_hook(
+                        lambda _, given, named, seen=seen: seen(
+                            "input", given[0] if given else named.get("hidden_states")
+                        ),
+                        with_kwargs=True,
+                    ).remove
+                )
+                stack.callback(
+                    module.register_forward_hook(
+                        lambda _, given, output, seen=seen: seen("output", output)
+                    ).remove
+                )
+            yield
 
-        def take(name: str, place: str, hidden: Any) -> None:
-            if not isinstance(hidden, Tensor) or hidden.shape[:2] != batch.tokens.shape or hidden.ndim != 3:
+    def passed(self, part: Part, output: object) -> None:
+        """Nothing is left to do."""
+
+    def _see(self, part: Part, here: Tensor, name: str, place: str, hidden: object) -> None:
+        if place == "output":
+            self.runs[name] += 1
+            if name not in self.last:
+                return
+            hidden = hidden[0] if isinstance(hidden, tuple | list) else hidden
+        with self.excused():
+            if (
+                not isinstance(hidden, Tensor)
+                or hidden.shape[:2] != part.batch.tokens.shape
+                or hidden.ndim != 3
+            ):
                 shape = tuple(hidden.shape) if isinstance(hidden, Tensor) else type(hidden).__name__
                 raise InputError(
                     f"representation_coherence: the {place} of {name} is {shape} for tokens of shape "
-                    f"{tuple(batch.tokens.shape)}; hidden states (batch, length, width) are needed."
+                    f"{tuple(part.batch.tokens.shape)}; hidden states (batch, length, width) are needed."
                 )
-            key = name, self.runs[name], place
+            key = name, self.runs[name] - (place == "output"), place
             if key not in self.kept:
                 size = self.drawn.tokens.numel(), hidden.shape[2]
                 self.kept[key] = torch.full(size, torch.nan, dtype=torch.float64)
-            row, position = (index[here].to(hidden.device) for index in (self.drawn.row, self.drawn.position))
-            self.kept[key][here] = hidden[row, position].detach().double().cpu()
+            at = (
+                index[here].to(hidden.device) for index in (self.drawn.row - part.first, self.drawn.position)
+            )
+            self.kept[key][here] = hidden.detach()[tuple(at)].double().cpu()
 
-        def before(name: str) -> Callable[..., None]:
-            def hook(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-                take(name, "input", given[0] if given else named.get("hidden_states"))
+    def found(self) -> dict[str, pandas.DataFrame]:
+        """``coherence``: see :func:`representation_coherence`."""
+        rows: list[_Row] = []
+        if self.embeddings is not None:
+            rows += _within(_Layer("", None, "embedding"), self.embeddings, None)
+        held = self.of_layers()
+        for layer, vectors in held:
+            _check_finite(vectors, layer)
+            rows += _within(layer, vectors, self.drawn.tokens)
+        for stack in dict.fromkeys(layer.stack for layer, _ in held):
+            rows += _between([(layer, v) for layer, v in held if layer.stack == stack], self.drawn.tokens)
+        import pandas as pd
 
-            return hook
-
-        def after(name: str) -> Callable[..., None]:
-            def hook(module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
-                if name in self.last:
-                    take(name, "output", output[0] if isinstance(output, tuple | list) else output)
-                self.runs[name] += 1
-
-            return hook
-
-        with ExitStack() as stack:
-            for block in self.blocks:
-                module = self.model.get_submodule(block.name)
-                stack.callback(module.register_forward_pre_hook(before(block.name), with_kwargs=True).remove)
-                stack.callback(module.register_forward_hook(after(block.name)).remove)
-            run_batch(self.model, batch)
+        return {"coherence": pd.DataFrame(rows).astype({"layer": "Int64", "other_layer": "Int64"})}
 
     def of_layers(self) -> list[tuple[_Layer, Tensor]]:
         """Layer by layer; of a block that ran again and again each run's input, and the last one's output."""
@@ -246,7 +280,7 @@ def _check_finite(vectors: Tensor, layer: _Layer) -> None:
         )
 
 
-def _within(layer: _Layer, vectors: Tensor, tokens: Tensor | None) -> list[dict[str, Any]]:
+def _within(layer: _Layer, vectors: Tensor, tokens: Tensor | None) -> list[_Row]:
     rows = []
     for centred in (False, True):
         found = embedding_coherence(vectors, tokens=tokens, centred=centred)
@@ -255,7 +289,7 @@ def _within(layer: _Layer, vectors: Tensor, tokens: Tensor | None) -> list[dict[
     return rows
 
 
-def _between(held: list[tuple[_Layer, Tensor]], tokens: Tensor) -> list[dict[str, Any]]:
+def _between(held: list[tuple[_Layer, Tensor]], tokens: Tensor) -> list[_Row]:
     """The same occurrences in all pairs of a stack's layers; all pairs with the first and the one before."""
     if len(held) < 2:
         return []
@@ -275,7 +309,7 @@ def _between(held: list[tuple[_Layer, Tensor]], tokens: Tensor) -> list[dict[str
 
 def _rows(
     layer: _Layer, other: _Layer, kind: str, centred: bool, cosines: Cosines | None, width: int
-) -> list[dict[str, Any]]:
+) -> list[_Row]:
     if cosines is None:
         return []
     labels = {
@@ -290,7 +324,7 @@ def _rows(
     return [{**labels, **row} for row in _metrics(cosines, width)]
 
 
-def _metrics(cosines: Cosines, width: int) -> list[dict[str, Any]]:
+def _metrics(cosines: Cosines, width: int) -> list[_Row]:
     # What rounds in a scalar product of unit vectors.
     rounding = (width + 4) * 2.0**-53
     half_bin = 0.5 / BINS

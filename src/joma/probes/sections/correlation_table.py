@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,48 +30,45 @@ def bins_of(length: int) -> tuple[int, ...]:
 class IndexSums:
     """Per text: sums over the queries of each bin, and over all of them, and how many there were."""
 
-    sums: dict[Variant, list[_Sums]] = field(default_factory=dict)
-    """(texts, heads, bins + 1), the last of all queries."""
-    counts: dict[Variant, list[_Sums]] = field(default_factory=dict)
+    variants: tuple[Variant, ...] = ()
+    sums: list[_Sums] = field(default_factory=list)
+    """(texts, variants, heads, bins + 1), the last of all queries."""
+    counts: list[_Sums] = field(default_factory=list)
 
-    @classmethod
-    def of(
-        cls, found: Mapping[Variant, Tensor], mask: Tensor, first: Tensor, edges: Sequence[int]
-    ) -> IndexSums:
-        """Of one batch. ``found``: (batch, heads, queries), NaN where a query has no value; ``mask``: (batch,
-        queries), False for padding; ``first``: (batch,), each text's first token, where positions start."""
+    def add(self, found: Mapping[Variant, Tensor], mask: Tensor, first: Tensor, edges: Sequence[int]) -> None:
+        """The texts of a batch. ``found``: (batch, heads, queries), NaN where a query has no value; ``mask``:
+        (batch, queries), False for padding; ``first``: (batch,), each text's first token, where positions
+        start."""
         position = torch.arange(mask.shape[1], device=mask.device) - first[:, None]
         inner = torch.tensor(edges[1:-1], device=mask.device)
         which = torch.bucketize(position.clamp_min(0), inner, right=True)
         members = torch.nn.functional.one_hot(which, len(edges) - 1).double() * mask[..., None]
         members = torch.cat([members, mask[..., None].double()], -1)
-        sums = cls()
-        for variant, values in found.items():
-            known = values.isfinite()
-            total = torch.einsum("bhq,bqn->bhn", values.masked_fill(~known, 0.0), members)
-            count = torch.einsum("bhq,bqn->bhn", known.double(), members)
-            sums.sums[variant] = [total.cpu().numpy()]
-            sums.counts[variant] = [count.cpu().numpy()]
-        return sums
+        values = torch.stack(list(found.values()), 1)
+        known = values.isfinite()
+        for sums, of_queries in (
+            (self.sums, values.masked_fill_(~known, 0.0)),
+            (self.counts, known.double()),
+        ):
+            sums.append(
+                torch.unflatten(of_queries.flatten(1, 2) @ members, 1, known.shape[1:3]).cpu().numpy()
+            )
+        self.variants = tuple(found)
 
-    def add(self, other: IndexSums) -> None:
-        """The texts of another batch as well."""
-        for mine, theirs in ((self.sums, other.sums), (self.counts, other.counts)):
-            for variant, arrays in theirs.items():
-                mine.setdefault(variant, []).extend(arrays)
-
-    def joined(self, variant: Variant) -> tuple[_Sums, _Sums]:
-        """Sums and counts, (texts, heads, bins + 1); shorter batches' missing bins are empty."""
-        longest = max(array.shape[-1] for array in self.counts[variant])
-        joined = []
-        for arrays in (self.sums[variant], self.counts[variant]):
-            padded = [np.insert(a, [a.shape[-1] - 1] * (longest - a.shape[-1]), 0.0, axis=-1) for a in arrays]
-            joined.append(np.concatenate(padded))
-        return joined[0], joined[1]
+    def joined(self) -> tuple[_Sums, _Sums]:
+        """Sums and counts, (texts, variants, heads, bins + 1); shorter batches' missing bins are empty."""
+        longest = max(array.shape[-1] for array in self.counts)
+        sums, counts = (
+            np.concatenate(
+                [np.insert(a, [a.shape[-1] - 1] * (longest - a.shape[-1]), 0.0, axis=-1) for a in arrays]
+            )
+            for arrays in (self.sums, self.counts)
+        )
+        return sums, counts
 
 
 def index_table(
-    layers: Iterable[tuple[dict[str, Any], Mapping[int, IndexSums]]], heads: Sequence[int] | None
+    layers: Iterable[tuple[Mapping[str, object], Mapping[int, IndexSums]]], heads: Sequence[int] | None
 ) -> pd.DataFrame:
     """The table of :func:`joma.probes.sections.joint_dynamics.joint_dynamics`.
 
@@ -83,7 +79,7 @@ def index_table(
     Raises:
         InputError: a head that does not exist.
     """
-    parts = []
+    parts: list[pd.DataFrame] = []
     for identity, calls in layers:
         if not calls:
             parts.append(pd.DataFrame([{**identity, "metric": "index", "value": np.nan, "count": 0}]))
@@ -97,57 +93,57 @@ def index_table(
 
 
 def _rows(sums: IndexSums, heads: Sequence[int] | None, module: str) -> pd.DataFrame:
-    parts = []
-    for variant in [variant for variant in sums.sums if variant.draw == 0]:
-        draws = [v for v in sums.sums if v._replace(draw=0) == variant]
-        totals, counts = zip(*(sums.joined(draw) for draw in draws), strict=True)
-        total, count = np.stack(totals), np.stack(counts)  # (draws, texts, heads, bins + 1)
-        there = total.shape[2]
-        chosen = list(range(there)) if heads is None else sorted(set(heads))
-        for asked in chosen:
-            if not 0 <= asked < there:
-                raise InputError(f"there is no head {asked} in {module}; its heads are 0 to {there - 1}.")
-        # The mean over heads, the last: over all their queries.
-        total, count = (
-            np.concatenate([part[:, :, chosen], part[:, :, chosen].sum(2, keepdims=True)], 2)
-            for part in (total, count)
-        )
-        parts.append(_of_variant(variant, [*chosen, np.nan], total, count))
-    return pd.concat(parts, ignore_index=True)
+    total, count = sums.joined()
+    there = total.shape[2]
+    chosen = list(range(there)) if heads is None else sorted(set(heads))
+    for asked in chosen:
+        if not 0 <= asked < there:
+            raise InputError(f"there is no head {asked} in {module}; its heads are 0 to {there - 1}.")
+    # The mean over heads, the last: over all their queries.
+    total, count = (
+        np.concatenate([part[:, :, chosen], part[:, :, chosen].sum(2, keepdims=True)], 2)
+        for part in (total, count)
+    )
+    draws: dict[Variant, list[int]] = {}
+    for at, variant in enumerate(sums.variants):
+        draws.setdefault(variant._replace(draw=0), []).append(at)
+    parts = [
+        _of_variant(variant, [*chosen, np.nan], total[:, members], count[:, members])
+        for variant, members in draws.items()
+    ]
+    return pd.DataFrame({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
 
-def _of_variant(variant: Variant, heads: Sequence[float], total: _Sums, count: _Sums) -> pd.DataFrame:
-    """``total`` and ``count``: (draws, texts, heads, bins + 1)."""
+def _of_variant(
+    variant: Variant, heads: Sequence[float], total: _Sums, count: _Sums
+) -> dict[str, NDArray[np.generic]]:
+    """Columns. ``total`` and ``count``: (texts, draws, heads, bins + 1)."""
     bins = total.shape[-1] - 1
     edges = np.array([0, *(_FIRST_BIN * 2**n for n in range(bins))], dtype=np.float64)
-    queries = count[0].sum(0)
+    queries = count[:, 0].sum(0)
     some = queries > 0
-    by_draw = total.sum(1) / np.maximum(count.sum(1), 1)
+    by_draw = total.sum(0) / np.maximum(count.sum(0), 1)
     values = {variant.metric: np.where(some, by_draw.mean(0), np.nan)}
-    errors = {variant.metric: _standard_errors(total.mean(0), count.mean(0))}
+    errors = [_standard_errors(total.mean(1), count.mean(1))]
     if variant.metric == "null" and len(by_draw) > 1:
         values["null_spread"] = np.where(some, by_draw.std(0, ddof=1), np.nan)
-        errors["null_spread"] = np.full_like(values["null_spread"], np.nan)
+        errors.append(np.full_like(errors[0], np.nan))
     some[:, -1] = True
     head, place = np.nonzero(some)
-    names = list(values)
-    number = len(names)
+    number = len(values)
     at = np.repeat(head, number), np.repeat(place, number)
     which = np.tile(np.arange(number), len(head))
-    return pd.DataFrame(
-        {
-            "head": np.asarray(heads, dtype=np.float64)[at[0]],
-            "metric": np.asarray(names, dtype=object)[which],
-            "scale": variant.scale,
-            "given": variant.given,
-            "sink": variant.sink,
-            "position": np.append(edges[:-1], np.nan)[at[1]],
-            "position_end": np.append(edges[1:], np.nan)[at[1]],
-            "count": queries[at].astype(np.int64),
-            "value": np.stack(list(values.values()))[which, *at],
-            "standard_error": np.stack(list(errors.values()))[which, *at],
-        }
-    )
+    labels = {name: getattr(variant, name) for name in ("scale", "given", "sink")}
+    return {
+        "head": np.asarray(heads, dtype=np.float64)[at[0]],
+        "metric": np.asarray(list(values), dtype=object)[which],
+        **{name: np.full(len(which), label, dtype=object) for name, label in labels.items()},
+        "position": np.append(edges[:-1], np.nan)[at[1]],
+        "position_end": np.append(edges[1:], np.nan)[at[1]],
+        "count": queries[at].astype(np.int64),
+        "value": np.stack(list(values.values()))[which, *at],
+        "standard_error": np.stack(errors)[which, *at],
+    }
 
 
 def _standard_errors(sums: _Sums, counts: _Sums) -> _Sums:

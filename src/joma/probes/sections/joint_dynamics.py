@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +13,11 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from joma.errors import InputError
 from joma.measures.attention.visible_keys import take
 from joma.measures.joint_dynamics import joint_dynamics_index, joint_dynamics_prediction, neuron_gram
-from joma.probes.families.anatomy import Block, find_blocks, take_weight
+from joma.measures.row_correlations import Scores
+from joma.probes.families.anatomy import Anatomy, Block
 from joma.probes.families.norm_gain import norm_gain
-from joma.probes.reading.lent import checked_batches, chosen_blocks, untouched
-from joma.probes.reading.passes import run_batch
+from joma.probes.reading.lent import checked_batches
+from joma.probes.reading.shared import Part, Section, read
 from joma.probes.reading.texts import TokenBatch
 from joma.probes.sections.correlation_table import IndexSums, bins_of, index_table
 from joma.probes.watching.call import AttentionCall
@@ -70,27 +72,66 @@ def joint_dynamics(
         position_end, value, standard_error, count, mlp_layer, dtype, reason``.
 
     Raises:
-        InputError: see :func:`joma.probes.reading.lent.checked_batches` and ``chosen_blocks``; no layer that
+        InputError: see :func:`joma.probes.reading.lent.checked_batches` and
+            :meth:`joma.probes.families.anatomy.Anatomy.chosen`; no layer that
             could be measured (and why); a head that does not exist.
     """
-    where = "joint_dynamics"
-    blocks = chosen_blocks(model, layers, where)
-    kept = checked_batches(batches, model, where)
-    readers = _mlp_readers(find_blocks(model))
-    layers_found = [_Layer(model, block, readers.get(block.name)) for block in blocks]
-    seen = _IndexWatch(model, layers_found, draws, rank_every, seed)
-    with untouched(model):
-        for batch in kept:
-            seen.begin(batch)
-            with seen.following():
-                run_batch(model, batch)
-    for layer in layers_found:
-        if not layer.sums and not layer.problem:
-            layer.problem = f"no attention was seen in {layer.block.attention}"
-    if all(layer.problem for layer in layers_found):
-        raise InputError(f"joint_dynamics: no layer can be measured; first {layers_found[0].problem}.")
-    return index_table(
-        [
+    section = JointDynamicsSection(
+        Anatomy(model), batches, layers=layers, heads=heads, draws=draws, rank_every=rank_every, seed=seed
+    )
+    read(model, section.batches, [section])
+    return section.tables()["joint_dynamics"]
+
+
+_WHERE = "joint_dynamics"
+
+
+class JointDynamicsSection(Section):
+    """Attention calls with what they read, correlated as they come; arguments of :func:`joint_dynamics`."""
+
+    def __init__(
+        self,
+        anatomy: Anatomy,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        *,
+        layers: Iterable[int] | None = None,
+        heads: Sequence[int] | None = None,
+        draws: int = 8,
+        rank_every: int = 32,
+        seed: int = 0,
+    ) -> None:
+        self.batches = checked_batches(batches, anatomy.model, _WHERE)
+        blocks, self.heads = anatomy.chosen(layers, _WHERE), heads
+        readers = _mlp_readers(anatomy.blocks)
+        self.layers = [_Layer(anatomy, block, readers.get(block.name)) for block in blocks]
+        self._seen = _IndexWatch(anatomy.model, self.layers, draws, rank_every, seed)
+
+    @contextmanager
+    def following(self, part: Part) -> Iterator[None]:
+        """Watch the pass, with two global hooks around the watch."""
+        self._seen.begin(part)
+        handles = (
+            register_module_forward_pre_hook(self._seen.before),
+            register_module_forward_hook(self._seen.after),
+        )
+        try:
+            with self._seen:
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def passed(self, part: Part, output: object) -> None:
+        """Nothing is left to do."""
+
+    def found(self) -> dict[str, pandas.DataFrame]:
+        """``joint_dynamics``: see :func:`joint_dynamics`."""
+        for layer in self.layers:
+            if not layer.sums and not layer.problem:
+                layer.problem = f"no attention was seen in {layer.block.attention}"
+        if all(layer.problem for layer in self.layers):
+            raise InputError(f"joint_dynamics: no layer can be measured; first {self.layers[0].problem}.")
+        identified = [
             (
                 {
                     "stack": layer.block.stack,
@@ -102,10 +143,9 @@ def joint_dynamics(
                 },
                 {} if layer.problem else layer.sums,
             )
-            for layer in layers_found
-        ],
-        heads,
-    )
+            for layer in self.layers
+        ]
+        return {"joint_dynamics": index_table(identified, self.heads)}
 
 
 def _mlp_readers(blocks: list[Block]) -> dict[str, Block]:
@@ -123,7 +163,7 @@ def _mlp_readers(blocks: list[Block]) -> dict[str, Block]:
 class _Layer:
     """One attention and the MLP that reads it: the Gram matrices, what is seen, and what goes wrong."""
 
-    def __init__(self, model: nn.Module, block: Block, reader: Block | None) -> None:
+    def __init__(self, anatomy: Anatomy, block: Block, reader: Block | None) -> None:
         self.block, self.reader = block, reader
         self.sums: dict[int, IndexSums] = {}
         """By the number of the call within a pass (ALBERT's one block runs twelve times)."""
@@ -132,7 +172,7 @@ class _Layer:
         if self.problem:
             return
         try:
-            self.gram, self.value = self._matrices(model)
+            self.gram, self.value = self._matrices(anatomy)
         except InputError as error:
             self.problem = str(error)
 
@@ -146,7 +186,7 @@ class _Layer:
             return reader.mlp_problem
         return next(iter(reader.remarks), "")
 
-    def _matrices(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+    def _matrices(self, anatomy: Anatomy) -> tuple[Tensor, Tensor]:
         block, reader = self.block, self.reader
         assert reader is not None
         neurons = reader.gate_matrix or reader.lower_matrix
@@ -154,14 +194,21 @@ class _Layer:
         assert block.output_matrix is not None
         assert block.value_matrix is not None
         assert block.heads is not None
-        lower, output = take_weight(model, neurons), take_weight(model, block.output_matrix)
-        folded: dict[str, Any] = {}
-        for prefix, name in (("", reader.mlp_norm), ("output_", block.output_norm)):
-            if name is not None:
-                gain, centres = norm_gain(model.get_submodule(name), lower.shape[1])
-                folded |= {f"{prefix}gain": gain, f"{prefix}centres": centres}
-        gram = neuron_gram(lower, output, block.heads, **folded)
-        return gram, take_weight(model, block.value_matrix)
+        lower, output = anatomy.take(neurons), anatomy.take(block.output_matrix)
+        (gain, centres), (output_gain, output_centres) = (
+            (None, False) if name is None else norm_gain(anatomy.model.get_submodule(name), lower.shape[1])
+            for name in (reader.mlp_norm, block.output_norm)
+        )
+        gram = neuron_gram(
+            lower,
+            output,
+            block.heads,
+            gain=gain,
+            centres=centres,
+            output_gain=output_gain,
+            output_centres=output_centres,
+        )
+        return gram, anatomy.take(block.value_matrix)
 
     def values(self, u: Tensor) -> Tensor:
         """``W_V u``, (batch, key-value heads, tokens, head width)."""
@@ -194,26 +241,27 @@ class _IndexWatch(Watch):
             if reader.mlp_norm is not None:
                 self.norms.setdefault(modules[reader.mlp_norm], []).append(layer)
                 self.lowers.setdefault(modules[str(reader.lower)], []).append(layer)
-        self.batch = TokenBatch(torch.empty(0, 0), torch.empty(0, 0))
+        none = TokenBatch(torch.empty(0, 0), torch.empty(0, 0))
+        self.part = Part(none, none, -1)
+        self.shuffles = torch.empty(0)
         self.passes = 0
         self._read: dict[str, Tensor] = {}
         self._normed: dict[str, Tensor] = {}
         self._calls_of: dict[str, int] = {}
 
-    def begin(self, batch: TokenBatch) -> None:
-        """Say what the next pass runs on."""
-        self.batch = batch
+    def begin(self, part: Part) -> None:
+        """Say what the next pass runs on. Each batch has shuffles of its own."""
+        self.part = part
         self.passes += 1
+        generator = torch.Generator().manual_seed(self.seed + 1_000_003 * (part.number + 1))
+        shuffles = torch.rand(self.draws, *part.whole.tokens.shape, generator=generator, dtype=torch.float64)
+        self.shuffles = shuffles[:, part.first : part.first + len(part.batch.tokens)]
         self._read.clear()
         self._calls_of.clear()
 
-    def following(self) -> _Following:
-        """A context in which a pass is followed."""
-        return _Following(self)
-
     # Hooks on all modules, not on those of interest: see joma.probes.watching.owners.Owners.
 
-    def before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def before(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
         """Keep what the values are made of; compare what the neurons read with what their norm gave."""
         for layer in self.readers.get(id(module), []):
             u = _what_values_read(module, args, is_block=self._is_block(module, layer))
@@ -228,7 +276,7 @@ class _IndexWatch(Watch):
                 assert layer.reader is not None
                 layer.problem = f"{layer.reader.lower} does not read what {layer.reader.mlp_norm} gives"
 
-    def after(self, module: nn.Module, args: Any, output: Any) -> None:
+    def after(self, module: nn.Module, args: object, output: object) -> None:
         """Keep what a norm gave, in the first pass."""
         if self.passes == 1 and isinstance(output, Tensor):
             for layer in self.norms.get(id(module), []):
@@ -243,19 +291,18 @@ class _IndexWatch(Watch):
         layer = next((one for one in self.measurable if _owns(one.block, place.name, call)), None)
         if layer is None or layer.problem:
             return
+        number = self._calls_of.get(layer.block.name, 0)
         try:
-            sums = self._index(call, layer)
+            self._add(call, layer, layer.sums.setdefault(number, IndexSums()))
         except InputError as error:
             layer.problem = layer.problem or str(error)
             return
-        number = self._calls_of.get(layer.block.name, 0)
         self._calls_of[layer.block.name] = number + 1
         layer.dtype = str(call.dtype).removeprefix("torch.")
-        layer.sums.setdefault(number, IndexSums()).add(sums)
 
-    def _index(self, call: AttentionCall, layer: _Layer) -> IndexSums:
+    def _add(self, call: AttentionCall, layer: _Layer, sums: IndexSums) -> None:
         _, heads, queries, keys = call.shape
-        batch, length = self.batch.tokens.shape
+        batch, length = self.part.batch.tokens.shape
         name = layer.block.attention
         if call.shape != (batch, layer.block.heads, length, length) or not call.positions:
             raise InputError(
@@ -266,7 +313,7 @@ class _IndexWatch(Watch):
         if u is None or u.shape[:2] != (batch, length):
             shape = None if u is None else tuple(u.shape)
             raise InputError(f"what {layer.block.value_reader} reads was not seen (shape: {shape})")
-        mask = self.batch.mask.to(u.device)
+        mask = self.part.batch.mask.to(u.device)
         u = u.to(torch.promote_types(u.dtype, torch.float32)).masked_fill(~mask[..., None], 0.0)
         if not bool(u.isfinite().all()):
             raise InputError(f"{layer.block.value_reader} reads a value that is not finite")
@@ -280,32 +327,10 @@ class _IndexWatch(Watch):
             input_norm=u.double().square().sum(-1)[:, None],
             queries=queries,
             first=first,
-            draws=self.draws,
-            # Each pass has shuffles of its own.
-            seed=self.seed + 1_000_003 * self.passes,
+            shuffles=self.shuffles,
             rank_every=self.rank_every,
         )
-        return IndexSums.of(found, mask, first, bins_of(length))
-
-
-class _Following:
-    """Enters the watch with two global hooks around it, and leaves both as they were."""
-
-    def __init__(self, seen: _IndexWatch) -> None:
-        self.seen = seen
-        self.handles: list[Any] = []
-
-    def __enter__(self) -> None:
-        self.handles = [
-            register_module_forward_pre_hook(self.seen.before),
-            register_module_forward_hook(self.seen.after),
-        ]
-        self.seen.__enter__()
-
-    def __exit__(self, *exception: Any) -> None:
-        self.seen.__exit__(*exception)
-        for handle in self.handles:
-            handle.remove()
+        sums.add(found, mask, first, bins_of(length))
 
 
 def _plain(name: str) -> str:
@@ -319,7 +344,7 @@ def _owns(block: Block, owner: str, call: AttentionCall) -> bool:
     return owner == attention or (call.route == "fused" and owner == _plain(block.name))
 
 
-def _what_values_read(module: nn.Module, args: tuple[Any, ...], *, is_block: bool) -> Tensor | None:
+def _what_values_read(module: nn.Module, args: tuple[Tensor, ...], *, is_block: bool) -> Tensor | None:
     """(batch, tokens, width), from what a module is called with."""
     if is_block:
         if not isinstance(module, nn.TransformerEncoderLayer) or not args:
@@ -341,34 +366,42 @@ def _batch_first(hidden: Tensor, attention: nn.MultiheadAttention) -> Tensor | N
     return hidden if attention.batch_first else hidden.transpose(0, 1)
 
 
-def score_rows(call: AttentionCall, rows: slice) -> Tensor:
-    """The logits of some queries as their softmax sees them, (batch, heads, rows, keys); -inf: hidden.
+def score_rows(call: AttentionCall, rows: slice) -> Scores:
+    """The logits of some queries as their softmax sees them.
 
     In float32, or float64 where the model is. A learned sink (a column without a key) is left out.
     """
+    # No query of a causal call sees a key behind it.
+    some = slice(rows.stop) if call.causal else slice(None)
     everything = slice(None)
     if call.logits is not None:
-        scores = call.logits[:, :, rows]
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        logits = call.logits[:, :, rows, some]
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     else:
         assert call.query is not None
         assert call.key is not None
         kind = torch.promote_types(call.query.dtype, torch.float32)
-        query, key = call.query[:, :, rows].to(kind) * call.scale, call.key.to(kind)
-        batch, heads, some, width = query.shape
+        query, key = call.query[:, :, rows].to(kind) * call.scale, call.key[:, :, some].to(kind)
+        batch, heads, number, width = query.shape
         # The query heads that share a key head are rows of one product.
         grouped = query.reshape(batch, key.shape[1], -1, width)
-        scores = torch.matmul(grouped, key.transpose(-1, -2)).view(batch, heads, some, -1)
+        logits = torch.matmul(grouped, key.transpose(-1, -2)).view(batch, heads, number, -1)
     if call.softcap is not None:
-        scores = torch.tanh(scores / call.softcap) * call.softcap
+        logits = torch.tanh(logits / call.softcap) * call.softcap
     if call.bias is not None:
-        scores = scores + take(_four(call.bias), everything, everything, rows)
+        logits = logits + take(_four(call.bias), everything, everything, rows)[..., some]
+    place = torch.arange(logits.shape[-1], device=logits.device)
+    seen = (
+        (place <= place[rows, None])[None, None]
+        if call.causal
+        else torch.ones_like(logits[:1, :1], dtype=torch.bool)
+    )
     if call.keep is not None:
-        scores = scores.masked_fill(~take(_four(call.keep), everything, everything, rows), -torch.inf)
-    if call.causal:
-        place = torch.arange(scores.shape[-1], device=scores.device)
-        scores = scores.masked_fill(place > place[rows, None], -torch.inf)
-    return scores
+        seen = seen & take(_four(call.keep), everything, everything, rows)[..., some]
+    if call.bias is not None or call.logits is not None:
+        return Scores.of(logits.masked_fill(~seen, -torch.inf))
+    # What padding hides need not be finite.
+    return Scores(logits.mul_(seen) if call.keep is None else logits.masked_fill_(~seen, 0.0), seen)
 
 
 def _four(tensor: Tensor) -> Tensor:

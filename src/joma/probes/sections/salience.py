@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +14,18 @@ from torch.nn import functional as F
 
 from joma.errors import InputError
 from joma.measures.salience import Context, QuerySamples, SalienceSums, frequent_contexts, query_samples
-from joma.probes.families.anatomy import Block
-from joma.probes.reading.lent import checked_batches, chosen_blocks, untouched
+from joma.probes.families.anatomy import Anatomy, Block
+from joma.probes.reading.lent import checked_batches, untouched
 from joma.probes.reading.passes import device_of, logits_of, run_batch
+from joma.probes.reading.shared import Part, Section, read
 from joma.probes.reading.texts import TokenBatch
 
 if TYPE_CHECKING:
     import pandas
 
-_TOKENS_AT_ONCE = 1024
+_WHERE = "token_salience"
 
-Loss = Callable[[Any, Tensor, Tensor], Tensor]
+Loss = Callable[..., Tensor]
 """Of the model's output, tokens and mask (both (batch, length), on the model's device): a scalar."""
 
 
@@ -78,97 +78,149 @@ def token_salience(
     ``8 folds N_query N_context neurons`` bytes per layer, whatever the length of the text.
 
     Raises:
-        InputError: see :func:`joma.probes.reading.lent.checked_batches` and ``chosen_blocks``; an MLP of a
+        InputError: see :func:`joma.probes.reading.lent.checked_batches` and
+            :meth:`joma.probes.families.anatomy.Anatomy.chosen`; an MLP of a
             kind that is not supported (experts); a model that is not causal, or has no logits, without
             ``loss``; a gradient that is not finite; a query token that is not in the text.
     """
-    where = "token_salience"
-    if at not in ("activation", "pre_activation"):
-        raise InputError(f"{where}: at = {at!r}; choose 'activation' or 'pre_activation'.")
-    blocks = chosen_blocks(model, layers, where)
-    for block in blocks:
-        if block.upper is None or block.lower is None:
-            raise InputError(
-                f"{where}: the hidden neurons of layer {block.layer} ({block.name}) were not found: "
-                f"{block.mlp_problem or 'no upper matrix known by its name'}; choose other layers."
-            )
-    kept = checked_batches(batches, model, where)
-    with untouched(model, differentiable=True):
+    section = SalienceSection(
+        Anatomy(model),
+        batches,
+        layers=layers,
+        query_tokens=query_tokens,
+        context_tokens=context_tokens,
+        neurons=neurons,
+        at=at,
+        context=context,
+        loss=loss,
+        folds=folds,
+    )
+    read(model, section.batches, [section])
+    return section.tables()["salience"]
+
+
+class SalienceSection(Section):
+    """Gradients of the hidden neurons, added up as they come; arguments of :func:`token_salience`."""
+
+    differentiable = True
+
+    def __init__(
+        self,
+        anatomy: Anatomy,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        *,
+        layers: Iterable[int] | None = None,
+        query_tokens: int | Sequence[int] = 8,
+        context_tokens: int | Sequence[int] = 32,
+        neurons: Sequence[int] | None = None,
+        at: Literal["activation", "pre_activation"] = "activation",
+        context: Context | None = None,
+        loss: Loss | None = None,
+        folds: int = 4,
+    ) -> None:
+        if at not in ("activation", "pre_activation"):
+            raise InputError(f"{_WHERE}: at = {at!r}; choose 'activation' or 'pre_activation'.")
+        self.model, self.blocks = anatomy.model, anatomy.chosen(layers, _WHERE)
+        for block in self.blocks:
+            if block.upper is None or block.lower is None:
+                raise InputError(
+                    f"{_WHERE}: the hidden neurons of layer {block.layer} ({block.name}) were not found: "
+                    f"{block.mlp_problem or 'no upper matrix known by its name'}; choose other layers."
+                )
+        self.batches = checked_batches(batches, self.model, _WHERE)
+        self.at, self.neurons, self.loss, self.folds = at, neurons, loss, folds
         if context is None or loss is None:
-            causal = _is_causal(model, kept)
+            with untouched(self.model):
+                causal = _is_causal(self.model, self.batches)
             if loss is None and not causal:
                 raise InputError(
-                    f"{where}: {type(model).__name__} sees the token to predict, so the next-token loss "
-                    "means nothing; give loss=(output, tokens, mask) -> scalar, as it was trained."
+                    f"{_WHERE}: {type(self.model).__name__} sees the token to predict, so the next-token "
+                    "loss means nothing; give loss=(output, tokens, mask) -> scalar, as it was trained."
                 )
-        contexts = {
-            block.name: context or Context(causal, _window(model, block.layer) if causal else None)
-            for block in blocks
+        self.contexts = {
+            block.name: context or Context(causal, _window(self.model, block.layer) if causal else None)
+            for block in self.blocks
         }
         # Layers that see alike share their context tokens and samples.
-        chosen = {
+        self.chosen = {
             sight: frequent_contexts(
-                kept, query_tokens=query_tokens, context_tokens=context_tokens, context=sight
+                self.batches, query_tokens=query_tokens, context_tokens=context_tokens, context=sight
             )
-            for sight in set(contexts.values())
+            for sight in set(self.contexts.values())
         }
-        sums: dict[tuple[str, int], SalienceSums] = {}
-        for batch in _split(kept):
-            samples = batch.mask if loss is not None else batch.mask & _has_next(batch.mask)
-            found = {
-                sight: query_samples(chosen[sight], batch.tokens, batch.mask, samples=samples, context=sight)
-                for sight in chosen
-            }
-            gradients = _Gradients(blocks, at, neurons, contexts, chosen, found, sums, folds)
-            _back_propagate(model, batch, loss, gradients)
-    return _table(blocks, sums, neurons)
+        self.sums: dict[tuple[str, int], SalienceSums] = {}
+        self._gradients: _Gradients | None = None
 
+    @contextmanager
+    def following(self, part: Part) -> Iterator[None]:
+        """Watch the hidden neurons, whose gradients will be received."""
+        batch = part.batch
+        samples = batch.mask if self.loss is not None else batch.mask & _has_next(batch.mask)
+        found = {
+            sight: query_samples(chosen, batch.tokens, batch.mask, samples=samples, context=sight)
+            for sight, chosen in self.chosen.items()
+        }
+        self._gradients = _Gradients(self, found, (batch.tokens.shape[0], batch.tokens.shape[1]))
+        with ExitStack() as stack:
+            self._gradients.attach(stack)
+            yield
 
-def _split(batches: list[TokenBatch]) -> Iterator[TokenBatch]:
-    """Fewer sequences at a time: a backward pass keeps every activation, which a forward pass does not."""
-    for tokens, mask in batches:
-        rows = max(1, _TOKENS_AT_ONCE // max(1, tokens.shape[1]))
-        yield from map(TokenBatch, torch.split(tokens, rows), torch.split(mask, rows))
-
-
-@dataclass
-class _Gradients:
-    """Takes one batch's gradients out of the backward pass and adds each up as it comes."""
-
-    blocks: list[Block]
-    at: str
-    neurons: Sequence[int] | None
-    contexts: dict[str, Context]
-    chosen: dict[Context, dict[int, Tensor]]
-    found: dict[Context, dict[int, QuerySamples]]
-    sums: dict[tuple[str, int], SalienceSums]
-    folds: int
-    shape: tuple[int, int] = (0, 0)
-    leaves: list[Tensor] = field(default_factory=list)
-    runs: Counter[str] = field(default_factory=Counter)
-    received: set[tuple[str, int]] = field(default_factory=set)
-
-    def attach(self, model: nn.Module, stack: ExitStack) -> None:
+    def passed(self, part: Part, output: object) -> None:
+        """Run backward."""
+        gradients, self._gradients = self._gradients, None
+        assert gradients is not None
+        if self.loss is None:
+            value = _next_token_loss(logits_of(output), part.batch)
+        else:
+            device = device_of(self.model)
+            value = self.loss(output, part.batch.tokens.to(device), part.batch.mask.to(device))
+        if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
+            raise InputError(
+                "token_salience: the loss must be a tensor with one element that depends on the layers."
+            )
+        # Every hidden layer lies between the loss and the first ones, so its hook is called on the way.
+        torch.autograd.grad(-value.squeeze(), gradients.leaves, allow_unused=True)
         for block in self.blocks:
-            assert block.upper is not None
-            if self.at == "activation":
-                module = model.get_submodule(block.upper)
-                handle = module.register_forward_pre_hook(self._before(block))
+            runs = gradients.runs[block.name]
+            if not runs or any((block.name, run) not in gradients.received for run in range(runs)):
+                raise InputError(
+                    f"token_salience: no gradient came back to layer {block.layer} ({block.name}); it takes "
+                    "no part in this loss, so leave it out of layers."
+                )
+
+    def found(self) -> dict[str, pandas.DataFrame]:
+        """``salience``: see :func:`token_salience`."""
+        return {"salience": _table(self.blocks, self.sums, self.neurons)}
+
+
+class _Gradients:
+    """Takes one pass's gradients out of the backward pass and adds each up as it comes."""
+
+    def __init__(
+        self, section: SalienceSection, found: dict[Context, dict[int, QuerySamples]], shape: tuple[int, int]
+    ) -> None:
+        self.section, self.found, self.shape = section, found, shape
+        self.leaves: list[Tensor] = []
+        self.runs: Counter[str] = Counter()
+        self.received: set[tuple[str, int]] = set()
+
+    def attach(self, stack: ExitStack) -> None:
+        """Watch every block's hidden neurons while the stack is open."""
+        for block in self.section.blocks:
+            watched = partial(self._watched, block)
+            name = block.upper if self.section.at == "activation" else block.gate or block.lower
+            module = self.section.model.get_submodule(name or "")
+            if self.section.at == "activation":
+                handle = module.register_forward_pre_hook(
+                    lambda _, given, watched=watched: (watched(given[0]), *given[1:])
+                )
             else:
-                module = model.get_submodule(block.gate or block.lower or "")
-                handle = module.register_forward_hook(self._after(block))
+                handle = module.register_forward_hook(
+                    lambda _, given, output, watched=watched: watched(output)
+                )
             stack.callback(handle.remove)
 
-    def _before(self, block: Block) -> Callable[..., Any]:
-        def hook(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-            return (self._watched(given[0], block), *given[1:])
-
-        return hook
-
-    def _after(self, block: Block) -> Callable[..., Any]:
-        return lambda module, given, output: self._watched(output, block)
-
-    def _watched(self, hidden: Tensor, block: Block) -> Tensor:
+    def _watched(self, block: Block, hidden: Tensor) -> Tensor:
         """The same values, whose gradient will be received."""
         if not hidden.requires_grad:
             hidden = hidden.detach().requires_grad_()
@@ -180,6 +232,7 @@ class _Gradients:
         return hidden
 
     def _receive(self, gradient: Tensor, block: Block, run: int) -> None:
+        section = self.section
         if gradient.numel() % (self.shape[0] * self.shape[1]):
             raise InputError(
                 f"token_salience: the neurons of layer {block.layer} ({block.name}) have shape "
@@ -187,51 +240,25 @@ class _Gradients:
             )
         gradient = gradient.reshape(*self.shape, -1)
         matrix = block.gate_matrix or block.lower_matrix
-        if self.at == "pre_activation" and matrix is not None and matrix.piece.last is not None:
+        if section.at == "pre_activation" and matrix is not None and matrix.piece.last is not None:
             # Gate and lower come out of one matrix.
             grouped = gradient.reshape(*self.shape, matrix.piece.groups, -1)
             gradient = grouped[..., matrix.piece.first : matrix.piece.last].flatten(2)
-        if self.neurons is not None:
-            wrong = [k for k in self.neurons if not 0 <= k < gradient.shape[2]]
-            if wrong or not self.neurons:
+        if section.neurons is not None:
+            wrong = [k for k in section.neurons if not 0 <= k < gradient.shape[2]]
+            if wrong or not section.neurons:
                 raise InputError(
                     f"token_salience: layer {block.layer} has neurons 0 to {gradient.shape[2] - 1}, not "
                     f"{wrong[0] if wrong else 'an empty list of them'}."
                 )
-            gradient = gradient[..., list(self.neurons)]
-        sight = self.contexts[block.name]
-        key = block.name, run
-        if key not in self.sums:
-            self.sums[key] = SalienceSums(
-                self.chosen[sight], gradient.shape[2], context=sight, folds=self.folds
+            gradient = gradient[..., list(section.neurons)]
+        sight, key = section.contexts[block.name], (block.name, run)
+        if key not in section.sums:
+            section.sums[key] = SalienceSums(
+                section.chosen[sight], gradient.shape[2], context=sight, folds=section.folds
             )
-        self.sums[key].add(self.found[sight], gradient)
+        section.sums[key].add(self.found[sight], gradient)
         self.received.add(key)
-
-
-def _back_propagate(model: nn.Module, batch: TokenBatch, loss: Loss | None, gradients: _Gradients) -> None:
-    gradients.shape = (batch.tokens.shape[0], batch.tokens.shape[1])
-    with ExitStack() as stack:
-        gradients.attach(model, stack)
-        output = run_batch(model, batch, logits=True)
-        if loss is None:
-            value = _next_token_loss(logits_of(output), batch)
-        else:
-            device = device_of(model)
-            value = loss(output, batch.tokens.to(device), batch.mask.to(device))
-        if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
-            raise InputError(
-                "token_salience: the loss must be a tensor with one element that depends on the layers."
-            )
-        # Every hidden layer lies between the loss and the first ones, so its hook is called on the way.
-        torch.autograd.grad(-value.squeeze(), gradients.leaves, allow_unused=True)
-    for block in gradients.blocks:
-        runs = gradients.runs[block.name]
-        if not runs or any((block.name, run) not in gradients.received for run in range(runs)):
-            raise InputError(
-                f"token_salience: no gradient came back to layer {block.layer} ({block.name}); it takes no "
-                "part in this loss, so leave it out of layers."
-            )
 
 
 def _next_token_loss(logits: Tensor, batch: TokenBatch) -> Tensor:
@@ -275,7 +302,7 @@ def _is_causal(model: nn.Module, batches: list[TokenBatch]) -> bool:
     )
 
 
-def _states(output: Any) -> Tensor:
+def _states(output: object) -> Tensor:
     """What a model computed at each position: its logits, or its last hidden states."""
     found = (
         [output]
