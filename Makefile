@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 CONSTRAINTS := constraints.txt
 
-.PHONY: demo test test-all lint bench docs fuzz rates mutations clean
+.PHONY: demo test test-all lint bench docs fuzz kills rates mutations clean
 
 demo: $(VENV)/.installed
 	$(BIN)/joma demo --out joma-demo
@@ -27,6 +27,10 @@ lint: $(VENV)/.installed-dev
 # Random command lines and hostile files: no traceback, no hang, no defect.
 fuzz: $(VENV)/.installed-dev
 	$(BIN)/python tests/fuzz.py
+
+# SIGKILL at 200 random moments of the commands, then the same command: the tables of a quiet run.
+kills: $(VENV)/.installed-dev
+	$(BIN)/python tests/kills.py
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks

@@ -124,7 +124,8 @@ def command_line(chance: random.Random) -> list[str]:
 
 def hostile_file(chance: random.Random, folder: Path, number: int) -> list[str]:
     """Write a hostile file and return the words of a command that reads it."""
-    kind = chance.choice(["yaml", "text", "weights", "settings", "claims", "table"])
+    kinds = ["yaml", "text", "weights", "series", "monitor", "settings", "claims", "table"]
+    kind = chance.choice(kinds)
     path = folder / f"{number}"
     noise = chance.choice(
         [chance.randbytes(chance.randrange(300)), b"", b"{}", b"[" * 3000, b'{"a": ' * 2000]
@@ -137,10 +138,17 @@ def hostile_file(chance: random.Random, folder: Path, number: int) -> list[str]:
         os.mkfifo(path) if chance.random() < 0.1 else path.write_bytes(noise)
         return ["probe", str(folder / "nomodel"), "--text", str(path)]
     path.mkdir()
-    if kind == "weights":
-        target = path / chance.choice(
-            ["model.safetensors", "model.safetensors.index.json", "a.gguf", "config.json"]
-        )
+    if kind == "monitor":
+        for name in ("monitor.json", "messages.json", "state.json"):
+            (path / name).write_bytes(
+                chance.choice([noise, b"{}", b"[]", b'{"every": 1e999}', b'[{"a": 1}]'])
+            )
+        return ["monitor", str(path)]
+    if kind in ("weights", "series"):
+        inside = path / "checkpoint-1" if kind == "series" else path
+        inside.mkdir(exist_ok=True)
+        names = ["model.safetensors", "model.safetensors.index.json", "a.gguf", "config.json"]
+        target = inside / chance.choice([*names, "adapter_config.json", "pytorch_model.bin"])
         way = chance.random()
         if way < 0.1:
             os.mkfifo(target)
@@ -154,8 +162,11 @@ def hostile_file(chance: random.Random, folder: Path, number: int) -> list[str]:
             )
             size = chance.choice([len(header), 2**62, 0])
             target.write_bytes(chance.choice([size.to_bytes(8, "little") + header, b"GGUF" + noise, noise]))
-        return ["probe", str(path), "--weights", "--out", str(folder / f"out-{number}")]
-    names = {"settings": "settings.yaml", "claims": "claims.json", "table": "t.parquet"}
+        if target.name in ("config.json", "adapter_config.json"):
+            (inside / "adapter_model.safetensors").write_bytes(noise)
+        out = ["--out", str(folder / f"out-{number}")]
+        return ["track", str(path), *out] if kind == "series" else ["probe", str(path), "--weights", *out]
+    files = {"settings": "settings.yaml", "claims": "claims.json", "table": "t.parquet"}
     good = {
         "settings.yaml": b"experiment: x\nsettings: {}\ntables: [t]\n",
         "claims.json": b"[]",
@@ -163,7 +174,7 @@ def hostile_file(chance: random.Random, folder: Path, number: int) -> list[str]:
     }
     for name, content in good.items():
         (path / name).write_bytes(content)
-    broken = path / names[kind]
+    broken = path / files[kind]
     broken.unlink()
     if chance.random() < 0.15:
         os.mkfifo(broken)

@@ -63,6 +63,8 @@ def plain(where: str, name: str, value: ArrayLike) -> NDArray[np.generic]:
         if tensor.dtype.is_floating_point and tensor.dtype != torch.float64:
             tensor = tensor.float()
         value = tensor.cpu().numpy()
+    elif torch is not None and isinstance(value, list | tuple):  # losses of a loop, each a tensor still
+        value = [plain(where, name, one) if isinstance(one, torch.Tensor) else one for one in value]
     if isinstance(value, np.ma.MaskedArray):
         if np.ma.is_masked(value):
             count = int(np.ma.getmaskarray(value).sum())

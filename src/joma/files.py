@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import json
+import math
 import os
 import re
 import stat
@@ -150,6 +152,26 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def parse_json(content: bytes | str, finite: bool = True) -> object:
+    """What JSON says; an endless nesting, or a number that is not finite where that is asked for, is none.
+
+    Raises:
+        ValueError: no JSON; the reason in a few words.
+    """
+
+    def number(word: str) -> float:
+        value = float(word)
+        if finite and not math.isfinite(value):
+            raise ValueError(f"{word[:20]} is no finite number")
+        return value
+
+    try:
+        found: object = json.loads(content, parse_float=number, parse_constant=number)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    return found
 
 
 def digest(path: Path) -> str:

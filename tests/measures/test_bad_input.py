@@ -31,6 +31,7 @@ CURVE = np.sin(np.arange(20.0))
         (lambda: joma.entropy_of_probabilities([math.inf, 0.0]), "sums to inf"),
         (lambda: joma.attention_entropy([[0.0]], [[0.0]]), "query is a list"),
         (lambda: joma.attention_entropy(QUERY, np.array(["a"])), "key is a NumPy array of <U1"),
+        (lambda: joma.attention_entropy(QUERY, QUERY, causal="no"), "causal = 'no' is neither"),
         (lambda: joma.attention_entropy(QUERY, QUERY, scale="a"), "scale = 'a'"),
         (lambda: joma.attention_entropy(QUERY, QUERY, scale=math.nan), "scale = nan"),
         (lambda: joma.attention_entropy(QUERY, QUERY, softcap=math.inf), "softcap = inf"),
@@ -78,3 +79,9 @@ def test_rows_of_a_softmax_pass_in_every_precision(dtype: torch.dtype) -> None:
     logits = 4 * torch.randn(50, 512, generator=generator, dtype=torch.float64)
     rows = logits.softmax(-1).to(dtype)
     assert joma.entropy_of_probabilities(rows).shape == (50,)
+
+
+def test_lists_of_tensors_are_numbers() -> None:
+    losses = [torch.tensor(value, requires_grad=True).bfloat16() for value in CURVE]
+    found = joma.bounce(range(20), losses)
+    assert found.main == joma.bounce(range(20), torch.stack(losses).detach().float()).main

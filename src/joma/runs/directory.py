@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from joma.claim import Claim
 from joma.errors import InputError, RunDirectoryError
-from joma.files import digest, read_bytes, refuse_irregular, storage_error, whole_file, write_text
+from joma.files import digest, parse_json, read_bytes, refuse_irregular, storage_error, whole_file, write_text
 from joma.runs.description import (
     SETTINGS,
     Description,
@@ -195,11 +195,11 @@ def _conclude(
 def _read_claims(path: Path, checksum: str | None) -> list[Claim]:
     check_file(path, checksum)
     try:
-        content = json.loads(read_bytes(path, _LARGEST_CLAIMS))
+        content = parse_json(read_bytes(path, _LARGEST_CLAIMS), finite=False)
         if not isinstance(content, list):
             raise ValueError("it holds no list")
         return [Claim(**fields) for fields in content]
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise damaged(path, str(error)) from error
 
 

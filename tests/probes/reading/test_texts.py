@@ -127,6 +127,23 @@ def test_bad_texts_are_refused_in_a_sentence(tmp_path: Path) -> None:
             windows(arguments.pop("text"), **arguments)
 
 
+def test_a_tokenizer_that_fills_the_memory_is_refused() -> None:
+    pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models, normalizers
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
+    for pattern, refused in (("e", True), ("q", False)):
+        made.normalizer = normalizers.Replace(pattern, "x" * 1000)
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
+        if refused:
+            with pytest.raises(InputError, match="makes 1,000 characters of 'e'"):
+                windows(["here", "and there"], tokenizer=tokenizer)
+        else:
+            with pytest.raises(InputError, match="no two tokens"):
+                windows("here", tokenizer=tokenizer)
+
+
 def test_positions_are_those_of_the_model() -> None:
     assert maximal_length(SimpleNamespace(n_positions=1024)) == 1024
     assert (

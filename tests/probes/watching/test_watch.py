@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
+import threading
 from typing import Any
 
 import pytest
@@ -269,6 +272,43 @@ def test_everything_is_restored_after_an_error_and_the_watch_goes_on() -> None:
     model(query, key)  # unwatched
     assert seen.table()["step"].tolist() == [0, 1]
     assert seen.coverage()["calls"].tolist() == [2]
+
+
+def test_a_model_copied_or_pickled_while_it_is_watched_takes_nothing_along() -> None:
+    model = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    tokens = torch.randn(2, 5, 8)
+    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    with watch(model) as seen:
+        model(tokens, tokens, tokens, key_padding_mask=padding)
+        assert model._forward_pre_hooks  # the watch's own
+        content = pickle.dumps(model)
+        copies = [copy.deepcopy(model), pickle.loads(content)]
+    assert b"joma" not in content  # such a file can be read where joma is not installed
+    expected = model(tokens, tokens, tokens, key_padding_mask=padding)[0]
+    for other in copies:
+        assert not any("joma" in str(hook) for hook in other._forward_pre_hooks.values())
+        torch.testing.assert_close(other(tokens, tokens, tokens, key_padding_mask=padding)[0], expected)
+    assert seen.coverage()["calls"].tolist() == [1]
+
+
+def test_a_watch_is_left_in_the_thread_that_entered_it() -> None:
+    model = Plain()
+    query, key = random_pair(1, 1, 4, 4)
+    said: list[str] = []
+
+    def leave() -> None:
+        with pytest.raises(InputError, match="another thread") as caught:
+            seen.__exit__(None, None, None)
+        said.append(str(caught.value))
+
+    with watch(model) as seen:
+        other = threading.Thread(target=leave)
+        other.start()
+        other.join()
+        model(query, key)  # still watched
+    assert said
+    assert seen.coverage()["calls"].tolist() == [1]
+    assert torch._C._len_torch_dispatch_stack() == 0
 
 
 def test_steps_can_be_named() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+import joma
 from joma.errors import InputError
 from joma.probes.weights.checkpoints import open_checkpoint
 
@@ -236,6 +238,42 @@ def test_gguf_is_dequantised(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(content[:-100])
     with pytest.raises(InputError, match="is damaged"):
         open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("entry", [5, 8, 9])
+def test_gguf_arrays_that_promise_more_than_the_file_holds(tmp_path: Path, entry: int) -> None:
+    name = struct.pack("<Q", 1) + b"a"
+    promise = struct.pack("<IIQ", 9, entry, 2**40)
+    (tmp_path / "a.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + name + promise + bytes(64))
+    began = time.process_time()
+    with pytest.raises(InputError, match="promises more than it holds"):
+        open_checkpoint(tmp_path / "a.gguf")
+    assert time.process_time() - began < 10
+
+
+def test_a_name_that_promises_billions_of_parts(tmp_path: Path) -> None:
+    (tmp_path / "a-00001-of-99999999999.gguf").write_bytes(b"GGUF")
+    with pytest.raises(InputError, match=r"a-00002-of-99999999999\.gguf is missing"):
+        open_checkpoint(tmp_path / "a-00001-of-99999999999.gguf")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json", "adapter_config.json"])
+@pytest.mark.parametrize("content", [b"[" * 5000, b'{"a": ' * 5000, b'{"hidden_size": 1e999}', b"\xff"])
+def test_json_that_is_none_is_refused_in_a_sentence(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    weights = "adapter_model.safetensors" if name.startswith("adapter") else "model.safetensors"
+    if "index" not in name:
+        save_file({"a": torch.zeros(2, 2)}, tmp_path / weights)
+    with pytest.raises(InputError, match=r"is not JSON|no index of shards"):
+        joma.probe_weights(tmp_path)
+
+
+def test_pickles_that_end_anywhere(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for length in range(60):
+        (tmp_path / "pytorch_model.bin").write_bytes(random.bytes(length))
+        with pytest.raises(InputError, match=r"damaged|run code|no tensors"):
+            open_checkpoint(tmp_path)
 
 
 def test_gguf_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

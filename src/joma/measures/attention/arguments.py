@@ -72,6 +72,8 @@ def check_arguments(
     for name, value, most in (("softcap", softcap, math.inf), ("tolerance", tolerance, None)):
         if value is not None and not 0 < _number(name, value) != most:
             raise InputError(f"attention_entropy: {name} = {value!r} must be a positive number.")
+    if not isinstance(causal, bool | np.bool_):
+        raise InputError(f"attention_entropy: causal = {causal!r:.80} is neither True nor False.")
     block_size, seed = _index("block_size", block_size), _index("seed", seed)
     if not math.isfinite(scale) or block_size < 1:
         raise InputError(

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from joma.errors import InputError, RunDirectoryError
-from joma.files import whole_file, write_text
+from joma.files import parse_json, read_bytes, whole_file, write_text
 from joma.probes.live.messages import Message
 from joma.probes.live.rows import COLUMNS
 
@@ -137,8 +137,11 @@ def read_messages(path: Path) -> list[Message]:
     if not file.exists():
         return []
     try:
-        return [Message(**fields) for fields in json.loads(file.read_text("utf-8"))]
-    except (OSError, ValueError, TypeError) as error:
+        content = parse_json(read_bytes(file), finite=False)
+        if not isinstance(content, list):
+            raise ValueError("it holds no list")
+        return [Message(**fields) for fields in content]
+    except (InputError, ValueError, TypeError) as error:
         raise RunDirectoryError(f"{file} is damaged ({error}); delete it to go on without it.") from error
 
 
@@ -158,8 +161,8 @@ def _write(path: Path, table: pd.DataFrame) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        content = parse_json(read_bytes(path), finite=False)
+    except (InputError, ValueError) as error:
         raise RunDirectoryError(f"{path} cannot be read ({error}).") from error
     if not isinstance(content, dict):
         raise RunDirectoryError(f"{path} does not describe a monitored run.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import logging
 import re
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from joma.errors import InputError, first_line, foreign, shown
-from joma.files import is_there, read_bytes, user_path
+from joma.files import is_there, parse_json, read_bytes, user_path
 from joma.probes.reading.passes import device_of
 from joma.probes.weights.checkpoints import Checkpoint, open_checkpoint
 from joma.probes.weights.in_memory import weights_of
@@ -216,9 +215,10 @@ def _from_disk(path: Path, dtype: torch.dtype | None, trust: bool) -> nn.Module:
 def _own_code(settings: Path) -> dict[str, str]:
     """What code a model's or tokenizer's settings ask for: class of transformers -> file and class."""
     try:
-        asked = json.loads(read_bytes(settings)).get("auto_map") or {}
-    except (InputError, ValueError, AttributeError, RecursionError):
+        content = parse_json(read_bytes(settings))
+    except (InputError, ValueError):
         return {}  # not there, or damaged: told by whoever reads it
+    asked = content.get("auto_map") if isinstance(content, dict) else None
     if isinstance(asked, list):  # as old tokenizers wrote it
         asked = {"AutoTokenizer": asked}
     return {str(name): str(code) for name, code in asked.items()} if isinstance(asked, dict) else {}
@@ -238,9 +238,10 @@ def _is_known(source: Path) -> bool:
     import transformers
 
     try:
-        kind = json.loads(read_bytes(source / "config.json")).get("model_type")
-    except (InputError, ValueError, AttributeError, RecursionError):
+        content = parse_json(read_bytes(source / "config.json"))
+    except (InputError, ValueError):
         return False
+    kind = content.get("model_type") if isinstance(content, dict) else None
     return isinstance(kind, str) and kind in transformers.CONFIG_MAPPING
 
 
@@ -291,7 +292,7 @@ def checked_device(device: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         found = torch.device(device)
-        torch.empty(1, device=found)
+        torch.zeros(1, device=found).item()  # what has no values (meta) is no place to measure
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(
             f"device {str(device)!r} is not here ({first_line(error)}); give auto, cpu or cuda[:i]."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,10 +16,12 @@ from torch import Tensor, nn
 
 from joma.data.corpora import read_text
 from joma.errors import InputError, foreign, nearest
-from joma.files import regular
+from joma.files import parse_json, regular
 from joma.probes.reading.settings import BATCH_TOKENS, TOKENS, WINDOW
 
 _TABLES = (".parquet", ".csv", ".jsonl", ".json")
+_LONGEST_NORMALISED = 100
+"""Characters that a tokenizer may make of one; Unicode makes 18 of one at most."""
 _POSITION_SETTINGS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_seq_length")
 # Their first positions are taken by padding.
 _OFFSET_POSITIONS = ("roberta", "camembert", "xlm-roberta", "longformer", "xmod", "data2vec-text", "mpnet")
@@ -224,14 +225,15 @@ def _from_file(path: Path, column: str | None) -> list[Any]:
             table = pandas.read_csv(path)
         else:
             lines = read_text(path)
-            rows = json.loads(lines) if path.suffix == ".json" else map(json.loads, lines.splitlines())
-            found = list(rows)
-            if not all(isinstance(row, dict) for row in found):
+            documents = [lines] if path.suffix == ".json" else lines.splitlines()
+            read = [parse_json(document, finite=False) for document in documents]
+            found = read[0] if path.suffix == ".json" else read
+            if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
                 raise ValueError('a row is no object of the form {"text": ...}')
             table = pandas.DataFrame(found)
     except InputError:
         raise
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as a table ({str(error).splitlines()[0]}).") from error
     return _texts_of(list(table[_column(column, [str(c) for c in table.columns], str(path))]), str(path))
 
@@ -277,9 +279,24 @@ def _ids(document: Any, tokenizer: Any) -> NDArray[np.int64]:
         return ids
     if tokenizer is None:
         raise InputError("this model has no tokenizer; give one (tokenizer = ...), or token ids as the text.")
+    _check_normaliser(tokenizer, document)
     with foreign("the tokenizer cannot read the text; give another as tokenizer"):
         encoded = tokenizer(document, add_special_tokens=False, verbose=False)
     return np.asarray(encoded["input_ids"], dtype=np.int64)
+
+
+def _check_normaliser(tokenizer: Any, document: str) -> None:
+    """Refuse a tokenizer whose rules make of one character a text that fills the memory."""
+    normaliser = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+    if normaliser is None:
+        return
+    with foreign("the tokenizer cannot read the text; give another as tokenizer"):
+        for character in sorted(set(document)):
+            if (count := len(normaliser.normalize_str(character))) > _LONGEST_NORMALISED:
+                raise InputError(
+                    f"the tokenizer makes {count:,} characters of {character!r}, far too many; "
+                    "give another as tokenizer."
+                )
 
 
 def _around(tokenizer: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

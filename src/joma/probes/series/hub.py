@@ -20,7 +20,7 @@ from huggingface_hub import HfApi, errors
 from huggingface_hub.hf_api import RepoFile
 
 from joma.errors import InputError, JomaError, UnfinishedError
-from joma.files import whole_file, write_text
+from joma.files import parse_json, whole_file, write_text
 from joma.probes.series.files import is_plain_path, weight_files, why_none
 from joma.probes.series.local import LocalSeries
 from joma.probes.series.members import Member, Note, lines
@@ -206,7 +206,7 @@ class HubSeries(Series):
                 self._read(member, "config.json", 0, files["config.json"].size)
             )
         try:
-            content = json.loads(self._read_already[key])
+            content = parse_json(self._read_already[key])
         except ValueError as error:
             raise InputError(f"{member.name}: its config.json is not JSON ({error}).") from error
         return content if isinstance(content, dict) else {}

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from joma.errors import InputError
-from joma.files import whole_file
+from joma.files import parse_json, whole_file
 from joma.probes.weights.shard import ABSENT, TensorEntry
 
 Read = Callable[[int, int], Iterator[bytes]]
@@ -53,7 +53,9 @@ def read_header(read: Read, size: int, where: str) -> Header:
     if 8 + length > len(first):
         first += b"".join(read(len(first), 8 + length))
     try:
-        records = json.loads(first[8 : 8 + length])
+        records = parse_json(first[8 : 8 + length])
+        if not isinstance(records, dict):
+            raise ValueError("it is no table of tensors")
         tensors = {}
         for name, record in records.items():
             if name != "__metadata__":

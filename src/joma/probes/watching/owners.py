@@ -6,6 +6,7 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -181,7 +182,7 @@ class Owners:
         }
         for module in self.model.modules():
             if id(module) not in sealed and (places := _mask_places(module)):
-                hook = _padding_hook(self, places)
+                hook = _PaddingHook(self, places)
                 self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
 
     def detach(self) -> None:
@@ -190,6 +191,11 @@ class Owners:
             handle.remove()
         self._handles = []
         self.running = []
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another thread than the calling one is watched."""
+        return bool(self._handles) and threading.get_ident() != self._thread
 
     @property
     def here(self) -> bool:
@@ -296,14 +302,21 @@ def _mask_places(module: nn.Module) -> dict[str, int]:
     return {name: parameters.index(name) for name in (*_KEPT_ROWS, *_PADDED_ROWS) if name in parameters}
 
 
-def _padding_hook(owners: Owners, places: dict[str, int]) -> Callable[..., None]:
-    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+@dataclass(frozen=True)
+class _PaddingHook:
+    """Notes the padding masks that a module is given at these places, by name or position."""
+
+    owners: Owners
+    places: dict[str, int]
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        owners = self.owners
         if not owners.here or not owners.running or owners.running[-1].module is not module:
             return
         running = owners.running[-1]
         given = {**dict(zip(_parameters(type(module)), args, strict=False)), **kwargs}
         running.shapes |= _shapes(given.values())
-        for name in places:
+        for name in self.places:
             mask = given.get(name)
             if not isinstance(mask, Tensor) or mask.ndim != 2:
                 continue
@@ -313,7 +326,10 @@ def _padding_hook(owners: Owners, places: dict[str, int]) -> Callable[..., None]
                 sources = owners.lineage.of(tokens).sources
                 running.paddings.append(_Padding(rows, sources, _length(tokens, rows)))
 
-    return hook
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
+        # A model that is copied or pickled while it is watched takes this along, which does nothing at all
+        # and is found wherever Python is.
+        return getattr, (nullcontext(), "__exit__")
 
 
 def _blocks(rows: Tensor, call: AttentionCall) -> Tensor | None:

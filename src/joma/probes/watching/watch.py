@@ -181,6 +181,10 @@ class Watch:
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        if self._owners.elsewhere:
+            raise InputError(
+                "this watch was entered in another thread, whose passes it measures; leave it in that thread."
+            )
         self._depth -= 1
         if self._depth == 0 and self._stack is not None:
             stack, self._stack = self._stack, None

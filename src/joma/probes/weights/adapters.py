@@ -3,7 +3,6 @@ alone."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import Literal
 from torch import Tensor
 
 from joma.errors import InputError
+from joma.files import parse_json, read_bytes
 from joma.probes.families.names import canonical
 from joma.probes.weights.checkpoints import Checkpoint, open_checkpoint, open_shard
 from joma.probes.weights.effective import Weight
@@ -153,7 +153,7 @@ def _cached(name: str) -> Path | None:
 
 def _settings(folder: Path) -> dict[str, object]:
     try:
-        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        settings = parse_json(read_bytes(folder / SETTINGS))
     except ValueError as error:
         raise InputError(f"{folder / SETTINGS} is not JSON ({error}); save the adapter again.") from error
     if not isinstance(settings, dict) or settings.get("peft_type") != "LORA" or settings.get("use_dora"):

@@ -6,7 +6,6 @@ when it is asked for and nothing else is kept, so that memory is bounded by the 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -15,7 +14,7 @@ from pathlib import Path
 from torch import Tensor
 
 from joma.errors import InputError, nearest
-from joma.files import regular
+from joma.files import parse_json, read_bytes, regular
 from joma.probes.weights.effective import Weight, weights_in
 from joma.probes.weights.formats import GgufShard, PickledShard, SafetensorsShard
 from joma.probes.weights.shard import Room, Shard, TensorEntry
@@ -151,27 +150,29 @@ def _files_of(folder: Path) -> list[Path]:
 
 def _gguf_parts(path: Path) -> list[Path]:
     """All parts of a GGUF file that is split as NAME-00001-of-00003.gguf; else the file alone."""
-    stem, dash, total = path.stem.rpartition("-of-")
-    base, _, number = stem.rpartition("-")
-    if path.suffix != ".gguf" or not dash or not (total.isdigit() and number.isdigit()):
+    named = re.fullmatch(r"(.*)-[0-9]+-of-([0-9]{1,18})", path.stem)
+    if path.suffix != ".gguf" or not named:
         return [path]
-    parts = [path.with_name(f"{base}-{part:05d}-of-{total}.gguf") for part in range(1, int(total) + 1)]
-    for part in parts:
-        if not part.is_file():
+    base, total = named.groups()
+    parts = []
+    for number in range(1, int(total) + 1):  # one by one: a name may promise more than memory holds
+        parts.append(path.with_name(f"{base}-{number:05d}-of-{total}.gguf"))
+        if not parts[-1].is_file():
             raise InputError(
-                f"{part} is missing of {int(total)} parts of this checkpoint; download it again."
+                f"{parts[-1]} is missing of {int(total)} parts of this checkpoint; download it again."
             )
     return parts
 
 
 def _sharded(index: Path) -> list[Shard]:
     try:
-        content = json.loads(index.read_text(encoding="utf-8"))
-        weight_map = {str(name): str(file) for name, file in content["weight_map"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{index} is no index of shards ({type(error).__name__}: {error}); download it again."
-        ) from error
+        content = parse_json(read_bytes(index))
+        named = content.get("weight_map") if isinstance(content, dict) else None
+        if not isinstance(named, dict):
+            raise ValueError("it has no weight_map")
+    except ValueError as error:
+        raise InputError(f"{index} is no index of shards ({error}); download it again.") from error
+    weight_map = {str(name): str(file) for name, file in named.items()}
     shards = []
     for name in sorted(set(weight_map.values())):
         if Path(name).name != name:
@@ -191,7 +192,7 @@ def _config(folder: Path) -> dict[str, object] | None:
     if not file.is_file():
         return None
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = parse_json(read_bytes(file))
     except ValueError as error:
         raise InputError(f"{file} is not JSON ({error}); download it again or remove it.") from error
     return content if isinstance(content, dict) else None

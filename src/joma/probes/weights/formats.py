@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import math
 import pickle
 import zipfile
@@ -12,10 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from joma.errors import InputError
+from joma.files import parse_json
 from joma.probes.weights.shard import ABSENT, Room, Shard, TensorEntry
 
 _LONGEST_HEADER = 100_000_000  # as the format's own reader
@@ -83,9 +84,9 @@ class SafetensorsShard(Shard):
                 raise _damaged(self.path, f"its header of {length} bytes does not fit into {size} bytes")
             text = file.read(length)
         try:
-            header = json.loads(text.decode("utf-8"))
+            header = parse_json(text)
         except ValueError as error:
-            raise _damaged(self.path, "its header is not JSON") from error
+            raise _damaged(self.path, f"its header is not JSON ({error})") from error
         if not isinstance(header, dict):
             raise _damaged(self.path, "its header is not a table of tensors")
         return header, 8 + length
@@ -158,7 +159,7 @@ class PickledShard(Shard):
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
         except pickle.UnpicklingError as error:
             raise self._refused(error) from error
-        except (RuntimeError, ValueError, EOFError, OSError, KeyError, AttributeError, IndexError) as error:
+        except Exception as error:  # whatever the program of a malformed pickle comes to
             raise _damaged(path, _first_sentence(error)) from error
         self._tensors = _tensors_of(content)
         if not self._tensors:
@@ -229,7 +230,7 @@ class GgufShard(Shard):
             if file.read(4) != b"GGUF":
                 raise _damaged(path, "it does not begin with GGUF")
         try:
-            reader = gguf.GGUFReader(path)
+            reader = _bounded(gguf.GGUFReader)(path)
         except Exception as error:
             # The reader has no errors of its own: a damaged file fails wherever its bytes lead.
             raise _damaged(path, f"{type(error).__name__}: {_first_sentence(error)}") from error
@@ -254,6 +255,17 @@ class GgufShard(Shard):
                 "take a file in another quantisation."
             ) from error
         return torch.tensor(values, dtype=torch.float32).reshape(self.entries[name].shape)
+
+
+def _bounded(reader: Any) -> Any:
+    """The package's reader, but with an end: a file that promises 2^40 entries would keep it for days."""
+
+    def get(self: Any, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> object:
+        if offset + np.dtype(dtype).itemsize * int(count) > len(self.data):
+            raise ValueError("it promises more than it holds")
+        return reader._get(self, offset, dtype, count, override_order)
+
+    return type("Bounded", (reader,), {"_get": get})
 
 
 _GGUF_SIZES = {
