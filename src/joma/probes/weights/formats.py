@@ -95,12 +95,14 @@ class SafetensorsShard(Shard):
         """What was not fetched with the others; its names and shapes are known all the same."""
         metadata = header.get("__metadata__")
         try:
-            told = json.loads(metadata[ABSENT]) if isinstance(metadata, dict) and ABSENT in metadata else {}
+            told = parse_json(metadata[ABSENT]) if isinstance(metadata, dict) and ABSENT in metadata else {}
+            if not isinstance(told, dict):
+                raise TypeError("no table")
             return {
                 str(name): TensorEntry(str(name), tuple(map(int, shape)), str(stored), self.path)
                 for name, (stored, shape) in told.items()
             }
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError) as error:
             raise _damaged(self.path, "what it says of absent tensors is malformed") from error
 
     def _check(self, name: str, shape: tuple[int, ...], stored: str, begin: int, end: int) -> None:
