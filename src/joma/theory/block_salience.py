@@ -204,6 +204,20 @@ def solve(mu: ArrayLike, times: ArrayLike, *, kappa: float = 1.0) -> BlockCourse
     return BlockCourse(points, t, within_floats(where, course, "ask for earlier times"), kappa)
 
 
+def weights_of_nodes(mu: ArrayLike, times: ArrayLike, *, kappa: float = 1.0) -> Array:
+    """W of K nodes that share their attention, along the block flow from W = 0: (n, K, m) for ``mu`` (K, m).
+
+    Every node stays in proportion to its mu_k, so the columns grow as one component of size |mu_l| does. The
+    paper's remark on the rank of W (Sec. 4) is about this matrix.
+    """
+    where = "block_salience.weights_of_nodes"
+    points = finite(where, "mu", mu)
+    if points.ndim != 2 or points.size == 0:
+        raise InputError(f"{where}: mu has shape {points.shape}; give (nodes, components).")
+    size = np.linalg.norm(points, axis=0)
+    return np.asarray(points * (solve(size, times, kappa=kappa).v / size)[:, None, :])
+
+
 def solve_linear_attention_block(mu: ArrayLike, times: ArrayLike, *, c: ArrayLike) -> tuple[Array, Array]:
     """Linear attention in closed form, from v(0) = 0: (u, v), each (n, m), for mu > 0 and c > 0.
 
