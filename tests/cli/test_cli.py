@@ -217,7 +217,7 @@ def test_report_of_a_folder_of_runs(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert cli.main(["report", str(tmp_path)]) == 0
     page = Path(capsys.readouterr().out.strip())
     assert page == tmp_path / "report.html"
-    assert page.read_text().count("<section") == 2
+    assert page.read_text().count('<section id="run-') == 2
     assert (
         cli.main(["report", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "p.html")]) == 0
     )

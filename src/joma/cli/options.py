@@ -45,9 +45,11 @@ class DemoOptions(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Settings):
-    """Options of ``joma report``."""
+    """Options of ``joma report``; two runs stand side by side."""
 
-    directories: tuple[str, ...] = setting((), "run directories, or folders that hold some", positional=True)
+    directories: tuple[str, ...] = setting(
+        (), "run directories, or folders that hold some; two runs stand side by side", positional=True
+    )
     out: str = setting("", "the page (default: report.html in the first directory)", short="-o")
     overwrite: bool = setting(False, "replace a file that joma did not write")
 

@@ -17,6 +17,7 @@ from joma.claim import VERDICTS, Claim, Verdict
 from joma.errors import InputError
 from joma.files import refuse_foreign, write_text
 from joma.reporting.answer import answer_of, in_a_line, overall, subject_of, verdict_words
+from joma.reporting.beside import pair_of
 from joma.reporting.neurons_page import Neuron, neurons_of
 from joma.reporting.pictures import embedded
 from joma.reporting.terminal import by_group, tally
@@ -98,15 +99,19 @@ def write_report(runs: Sequence[Run], path: Path, *, overwrite: bool = False) ->
         lstrip_blocks=True,
     )
     environment.filters["number"] = format_number
+    environment.filters["setting"] = format_setting
     environment.filters["tally"] = tally
     # What can be looked at comes first.
     ordered = sorted(runs, key=lambda run: not (run.directory / "figure.png").exists())
     sections = [_section(run, number) for number, run in enumerate(ordered)]
+    pair = pair_of(ordered)
     about_models = all(subject_of(run) == "model" for run in runs)
     claims = [claim for run in runs for claim in run.claims]
     failed = [(section.anchor, in_a_line(c)) for section in sections for c in section.failed()]
     page = environment.get_template("page.html").render(
         sections=sections,
+        pair=pair,
+        compared=None if pair is None or pair.layers is None else _excerpt("layers", pair.layers),
         heading=sections[0].title if len(runs) == 1 else QUESTION,
         answer=overall(ordered),
         failed=failed[:FAILURES_SHOWN],

@@ -24,9 +24,9 @@ class TrackRun(Instrument):
 
     Tables: ``checkpoints``, one row per member; ``notes``, what was noticed about the series, ``lost`` where
     a checkpoint was not measured for it; ``values``, one row per checkpoint and measurement; ``bounces``, one
-    per curve; ``dates``, when each layer has done half of its fall and return, and ``orders``, whether in the
-    order of the layers; ``warnings``; ``beside``, with a second series; of the sections of a probe their own
-    tables (``coherence``, ``joint_dynamics``, ``salience``).
+    per curve; ``dates``, when each layer has done half of its fall and return, and ``orders``, whether in
+    the order of the layers; ``layers``, a row per layer; ``warnings``; ``beside``, with a second series; of
+    the sections of a probe their own tables (``coherence``, ``joint_dynamics``, ``salience``).
     """
 
     title = "a series of checkpoints measured along its training"

@@ -11,6 +11,7 @@ from joma.instruments.track import TrackRun
 from joma.instruments.track.measured import Measured
 from joma.instruments.track.orders import dates, layer_curves, orders
 from joma.instruments.track.parts import Parts
+from joma.instruments.track.summary import layer_summary
 from joma.probes.series.curves import bounces, early_warnings, side_by_side
 from joma.probes.series.find import find_series
 from joma.probes.series.members import Member
@@ -68,6 +69,7 @@ def _all_tables(settings: TrackRun, parts: Parts) -> dict[str, pd.DataFrame]:
     tables["dates"] = dates(layer_curves(values))
     tables["orders"] = orders(tables["dates"], seed=settings.seed)
     tables["warnings"] = early_warnings(level[level["head"].isna()], settings.window)
+    tables["layers"] = layer_summary(tables)
     if settings.against:
         tables["beside"] = side_by_side(values, settings.align)
     return tables
