@@ -10,7 +10,7 @@ of medians, as a share of a plain step; its upper 95 % bound comes from a bootst
 two looks nothing but the gradients' norm is computed; a loop that clips has it already and passes it on
 (``grad_norm=``): the cost without it stands beside. Nothing else should run on the machine.
 
-    python benchmarks/bench_monitor.py [--rounds 200] [--threads 2] [NAME ...]
+    python benchmarks/bench_monitor.py [--rounds 200] [--threads 2] [--processor-time] [NAME ...]
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def problem(name: str) -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
     return gpt2(*size), of_gpt
 
 
-def measured(name: str, rounds: int) -> dict[str, np.ndarray]:
+def measured(name: str, rounds: int, clock: Callable[[], float]) -> dict[str, np.ndarray]:
     """Seconds of each kind of step, round by round."""
     torch.manual_seed(0)
     model, loss_of = problem(name)
@@ -79,9 +79,9 @@ def measured(name: str, rounds: int) -> dict[str, np.ndarray]:
         return loss.detach()
 
     def timed(kind: str, act: Callable[[], object]) -> None:
-        start = time.perf_counter()
+        start = clock()
         act()
-        found[kind].append(time.perf_counter() - start)
+        found[kind].append(clock() - start)
 
     def looked_at(step: int) -> None:
         monitor.begin(step)
@@ -124,10 +124,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[*TARGETS, []], help="without any, all")
     parser.add_argument("--rounds", type=int, help="of each kind of step")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--processor-time", action="store_true", help="for a busy machine, with one thread")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     for name in given.names or TARGETS:
-        times = measured(name, given.rounds or ROUNDS[name])
+        clock = time.process_time if given.processor_time else time.perf_counter
+        times = measured(name, given.rounds or ROUNDS[name], clock)
         print(
             f"{name}: "
             + ", ".join(f"{kind} {1e3 * float(np.median(s)):.2f} ms" for kind, s in times.items())

@@ -50,6 +50,15 @@ def test_train_and_date_the_dip(tmp_path: Path) -> None:
     assert "stable_rank" in shown
 
 
+def test_monitor_a_trainer(tmp_path: Path) -> None:
+    shown = run("monitor_a_trainer.py", str(tmp_path), "300", "180")
+    alarm = next(line for line in shown.splitlines() if line.startswith("alarm: step"))
+    # The fault begins at step 180, and one doubling takes 15 steps.
+    assert 180 < int(alarm.split()[2].rstrip(":")) < 270
+    assert "layer" in alarm
+    assert (tmp_path / "joma-monitor" / "monitor.parquet").exists()
+
+
 def test_prepare_smollm2(tmp_path: Path) -> None:
     """The model is 93 MB and not installed for the tests: the help and the refusals are tried."""
     assert "safetensors" in run("prepare_smollm2.py", "--help")

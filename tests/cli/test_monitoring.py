@@ -36,3 +36,30 @@ def test_no_monitors_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "no monitor's folder" in capsys.readouterr().err
     assert cli.main(["monitor"]) == 2
     assert "name the folder" in capsys.readouterr().err
+
+
+def test_the_page_of_a_monitored_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(8, 2, 8, 0.0, batch_first=True), 2, enable_nested_tensor=False
+    )
+    with joma.Monitor(model, every=2, ranks_every=2, folder=tmp_path / "live") as monitor:
+        for step in range(9):
+            loss = model(torch.randn(2, 5, 8)).square().mean()
+            monitor.step(step, loss=loss * torch.nan if step == 5 else loss)
+    page = tmp_path / "page.html"
+    assert cli.main(["report", str(tmp_path), "-o", str(page)]) == 0
+    shown = page.read_text()
+    assert "TransformerEncoder, watched while it trained" in shown
+    assert "At step 8: 1 alarms and 0 state messages." in shown
+    assert "the loss is nan" in shown
+    assert "go back to a checkpoint before this step" in shown
+    assert shown.count("data:image/webp;base64") == 2
+    assert (tmp_path / "live" / "figure.png").stat().st_size > 10_000
+    # The folder is still its monitor's: the run can be continued.
+    with joma.Monitor(model, every=2, folder=tmp_path / "live") as monitor:
+        assert monitor.last == 8
+    bare = tmp_path / "bare"
+    joma.Monitor(model, folder=bare / "live").close()
+    assert cli.main(["report", str(bare)]) == 0
+    assert "At step -1: 0 alarms" in (bare / "report.html").read_text()

@@ -8,6 +8,7 @@ from pathlib import Path
 from joma.cli.options import ReportOptions
 from joma.errors import InputError, shown
 from joma.files import user_path
+from joma.reporting.monitored import find_monitored, monitored_run
 from joma.reporting.page import write_report
 from joma.runs.directory import Run, find_runs, read_run
 
@@ -23,10 +24,12 @@ def do(options: ReportOptions) -> int:
         if not os.path.isdir(directory):
             raise InputError(f"{shown(str(directory))} is not a directory; give run directories of joma run.")
         found = find_runs(directory)
-        if not found:
+        monitored = find_monitored(directory)
+        if not found and not monitored:
             raise InputError(f"{directory} holds no run; give a directory that joma run has written.")
         runs += [read_run(path) for path in found if path.resolve() not in seen]
-        seen |= {path.resolve() for path in found}
+        runs += [monitored_run(path) for path in monitored if path.resolve() not in seen]
+        seen |= {path.resolve() for path in (*found, *monitored)}
     path = user_path(options.out) if options.out else directories[0] / "report.html"
     print(write_report(runs, path, overwrite=options.overwrite))
     return 0

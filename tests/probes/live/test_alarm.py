@@ -12,6 +12,7 @@ from joma.measures.change.detector import LEARNING, SETTLING, began, comparable,
 from joma.measures.change.e_detector import DRIFT, VARIANCE, threshold
 from joma.measures.change.loss import THRESHOLD, WINDOW, LossCusum
 from joma.probes.live.alarm import ChangeAlarm, LossAlarm
+from joma.probes.live.messages import states
 
 HEADS = 4
 
@@ -153,3 +154,10 @@ def test_a_loss_that_rises_and_comes_back_is_a_spike() -> None:
 def test_values_that_say_nothing(value: float) -> None:
     assert np.isnan(comparable("residual_rms", np.array([value]))[0]) or value == np.inf
     assert np.isfinite(comparable("normalised_entropy", np.array([0.0, 1.0]))).all()
+
+
+def test_a_state_that_flickers_is_told_once_and_again_when_it_had_ended() -> None:
+    since: dict[str, int] = {}
+    course = [0.5, 0.09, 0.11, 0.08, 0.15, 0.09, 0.3, 0.05]
+    said = [bool(states(table(step, np.array([value])), since)) for step, value in enumerate(course)]
+    assert said == [False, True, False, False, False, False, False, True]

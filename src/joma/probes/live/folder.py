@@ -106,7 +106,7 @@ def read_table(path: Path) -> pd.DataFrame:
         InputError: no monitor's folder.
         RunDirectoryError: a damaged file.
     """
-    if not (path / _FACTS).is_file():
+    if not is_monitored(path):
         raise InputError(
             f"{path} is no monitor's folder: it has no {_FACTS}; give the folder of joma.Monitor."
         )
@@ -125,6 +125,11 @@ def read_table(path: Path) -> pd.DataFrame:
     keys = ["step", "layer", "module", "call", "head", "metric"]
     table = pd.concat(tables, ignore_index=True).drop_duplicates(keys, keep="last")
     return table.sort_values("step", kind="stable", ignore_index=True)
+
+
+def is_monitored(path: Path) -> bool:
+    """Whether a monitor has written there."""
+    return (path / _FACTS).is_file()
 
 
 def read_messages(path: Path) -> list[Message]:

@@ -69,9 +69,15 @@ def states(table: pd.DataFrame, since: dict[str, int]) -> list[Message]:
         return []
     step = int(table["step"].iloc[0])
     found: dict[str, tuple[str, str, str]] = {}
+    lasting: set[str] = set()
     for row in table.itertuples():
         where = place(whole(row.layer), whole(row.head), row.module)
         value = float(row.value)
+        # A state has ended when its value is twice as far from it, not when it crosses the level by a little.
+        if row.metric == "normalised_entropy" and value < 2 * LOW_ENTROPY:
+            lasting.add(f"{where} entropy")
+        if row.metric == "largest_logit" and value > LARGE_LOGIT / 2:
+            lasting.add(f"{where} logit")
         if row.metric == "normalised_entropy" and value < LOW_ENTROPY:
             what = f"attention is on one key (entropy {value:.3f} of log n)"
             found[f"{where} entropy"] = (where, "attention_entropy", what)
@@ -79,7 +85,7 @@ def states(table: pd.DataFrame, since: dict[str, int]) -> list[Message]:
             found[f"{where} logit"] = (where, "largest_logit", f"its largest logit is {value:.0f}")
         elif row.metric == "residual_rms" and not np.isfinite(value):
             found[f"{where} residual"] = (where, "residual_rms", "the residual stream is not finite")
-    for key in [key for key in since if key not in found]:
+    for key in [key for key in since if key not in found and key not in lasting]:
         del since[key]
     told = []
     for key, (where, metric, what) in found.items():

@@ -1,0 +1,54 @@
+"""A monitor's folder as a run that a page can show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from joma.files import whole_file
+from joma.probes.live.folder import is_monitored, read_facts, read_messages, read_table
+from joma.probes.live.messages import Message
+from joma.reporting.monitor_figure import draw_monitor
+from joma.runs.directory import Run
+from joma.runs.style import style
+
+_FIGURES = {"light": "figure.png", "dark": "figure-dark.png"}
+
+
+def find_monitored(directory: Path) -> list[Path]:
+    """The monitors' folders at or right below a directory, in order of their names."""
+    if is_monitored(directory):
+        return [directory]
+    return sorted(path for path in directory.iterdir() if path.is_dir() and is_monitored(path))
+
+
+def monitored_run(directory: Path) -> Run:
+    """What was measured so far, with its messages; the figure is drawn anew into the folder.
+
+    Raises:
+        InputError, RunDirectoryError: no monitor's folder, or a damaged one.
+    """
+    table, messages, facts = read_table(directory), read_messages(directory), read_facts(directory)
+    for theme, name in _FIGURES.items():
+        with style(theme), whole_file(directory / name) as temporary:
+            draw_monitor(table, messages).savefig(temporary)
+    told = [{**message.as_dict(), "to do": message.advice()} for message in messages]
+    settings = {
+        "experiment": "monitor",
+        "title": f"{facts.get('model')}, watched while it trained",
+        "subject": "papers",
+        "settings": facts,
+        "answer": _answer(table, messages),
+        "figure": draw_monitor.__doc__,
+    }
+    tables = {"messages": pd.DataFrame(told)} if told else {}
+    return Run(directory, settings, [], {**tables, "statistics": table})
+
+
+def _answer(table: pd.DataFrame, messages: list[Message]) -> list[str]:
+    last = int(table["step"].max()) if len(table) else -1
+    count = {kind: sum(message.kind == kind for message in messages) for kind in ("alarm", "state")}
+    first = f"At step {last}: {count['alarm']} alarms and {count['state']} state messages."
+    alarms = [message for message in messages if message.kind == "alarm"]
+    return [first, *(["The first alarm: " + alarms[0].sentence()] if alarms else [])]
