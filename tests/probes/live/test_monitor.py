@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import copy
+import errno
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -219,6 +222,38 @@ def test_the_folder_is_merged_resumed_and_never_holds_a_step_twice(tmp_path: Pat
     assert read_table(broken)["step"].max() == 4
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_steps_that_come_again_count_once_for_the_alarm(tmp_path: Path, kept: bool) -> None:
+    def watched(folder: str, back_at: int | None) -> Monitor:
+        model, *rest = start()
+        place = tmp_path / folder if kept else None
+        monitor = Monitor(model, every=1, ranks_every=None, folder=place)
+        saved = None
+        monitor.begin(0)
+        step = 0
+        while step < 36:
+            if step == 24:
+                saved = copy.deepcopy((model.state_dict(), rest[0].state_dict(), rest[1].get_state()))
+            if step == back_at and saved is not None:
+                model.load_state_dict(saved[0])
+                rest[0].load_state_dict(saved[1])
+                rest[1].set_state(saved[2])
+                step, back_at = 24, None
+                monitor.begin(24)
+            monitor.step(step, loss=one(model, *rest))
+            step += 1
+        monitor.close()
+        return monitor
+
+    straight, returned = watched("straight", None), watched("returned", 33)
+    assert straight._loss_alarm.as_state() == returned._loss_alarm.as_state()
+    first, second = straight._alarm.as_state(), returned._alarm.as_state()
+    assert first["watched"]["looks"] == second["watched"]["looks"] == 36
+    for name, values in first["watched"]["past"].items():
+        assert np.allclose(values, second["watched"]["past"][name], rtol=1e-6)
+    assert first["quiet"] == second["quiet"]
+
+
 def test_a_folder_of_another_run(tmp_path: Path) -> None:
     model, *_ = start()
     Monitor(model, every=2, folder=tmp_path / "a").close()
@@ -261,6 +296,81 @@ def test_a_model_without_attention_trains_on(caplog: pytest.LogCaptureFixture) -
     assert "no attention was seen" in lines[0]
     assert "no lower MLP, query or key is known by its name" in lines[1]
     assert (monitor.table()["metric"] == "loss").sum() == 3
+
+
+def test_a_loss_that_is_not_one_number_is_left_out_with_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    model, *rest = start()
+    with (
+        caplog.at_level(logging.WARNING, logger="joma"),
+        Monitor(model, every=2, ranks_every=None) as monitor,
+    ):
+        for step, loss in enumerate((torch.ones(3), "much", [1.0], torch.ones(3), 2.5, torch.tensor([1.5]))):
+            one(model, *rest)
+            monitor.step(step, loss=loss)  # type: ignore[arg-type]
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 3
+    assert "the loss failed: a tensor of shape (3,) and torch.float32 is no one number" in lines[0]
+    losses = monitor.table().query("metric == 'loss'")
+    assert losses[["step", "value"]].to_numpy().tolist() == [[4, 2.5], [5, 1.5]]
+    assert (monitor.table()["metric"] == "gradient_norm").sum() == 6
+
+
+def test_a_disk_that_fills_loses_nothing_that_comes_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, *rest = start()
+    whole = pd.DataFrame.to_parquet
+    full = [True]
+
+    def to_parquet(self: pd.DataFrame, *arguments: object, **named: object) -> object:
+        if full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return whole(self, *arguments, **named)
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", to_parquet)
+    caplog.set_level(logging.WARNING, logger="joma")
+    with Monitor(model, every=2, folder=tmp_path / "live") as monitor:
+        for step in range(9):
+            full[0] = step < 5
+            monitor.step(step, loss=one(model, *rest))
+    told = [record.getMessage() for record in caplog.records if "disk" in record.getMessage()]
+    assert told
+    assert all("\n" not in line for line in told)
+    assert "is full" in told[0]
+    kept = read_table(tmp_path / "live").query("metric == 'loss'")["step"].tolist()
+    assert kept == list(range(9))
+    assert not list((tmp_path / "live").glob(".writing-*"))
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_leaves_whole_parts_and_is_continued(tmp_path: Path) -> None:
+    program = (
+        "import torch, joma\n"
+        "model = torch.nn.TransformerEncoderLayer(8, 2, 8, 0.0, batch_first=True)\n"
+        f"with joma.Monitor(model, every=2, folder={str(tmp_path / 'live')!r}) as monitor:\n"
+        "    for step in range(100_000):\n"
+        "        monitor.step(step, loss=model(torch.randn(2, 5, 8)).square().mean())\n"
+        "        print(step, flush=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if int(line) == 25:
+            break
+    process.kill()
+    process.wait()
+    table = read_table(tmp_path / "live")
+    last = int(table["step"].max())
+    assert last >= 24
+    assert table.query("metric == 'loss'")["step"].tolist() == list(range(last + 1))
+    model = nn.TransformerEncoderLayer(8, 2, 8, 0.0, batch_first=True)
+    with Monitor(model, every=2, folder=tmp_path / "live") as monitor:
+        assert monitor.last == last
+        for step in range(last + 1, last + 4):
+            monitor.step(step, loss=model(torch.randn(2, 5, 8)).square().mean())
+    again = read_table(tmp_path / "live")
+    assert not again.duplicated(["step", "layer", "module", "call", "head", "metric"]).any()
+    assert int(again["step"].max()) == last + 3
 
 
 def test_two_monitors_at_once_and_no_hook_after_many_steps() -> None:

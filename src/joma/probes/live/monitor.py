@@ -6,6 +6,7 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, Self, TypedDict
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from joma.errors import InputError, JomaError
 from joma.probes.live.alarm import ChangeAlarm, LossAlarm
-from joma.probes.live.folder import VERSION, Folder, read_messages
+from joma.probes.live.folder import VERSION, Folder, read_messages, read_table
 from joma.probes.live.look import Look, Seen, residual_blocks
 from joma.probes.live.messages import Message, states
 from joma.probes.live.ranks import is_first, over_ranks
@@ -192,8 +193,17 @@ class Monitor:
         """Numbers of a step, some of which are known only after it was done."""
         for metric, value in (("loss", loss), ("gradient_norm", grad_norm)):
             if value is not None:
-                kept = value.detach() if isinstance(value, Tensor) else float(value)
-                self._raw.append((step, metric, kept))
+                self._try(f"the {metric.replace('_', ' ')}", partial(self._note, step, metric, value))
+
+    def _note(self, step: int, metric: str, value: Tensor | float) -> None:
+        if isinstance(value, Tensor):
+            if value.numel() != 1 or value.is_complex():
+                raise InputError(
+                    f"a tensor of shape {tuple(value.shape)} and {value.dtype} is no one number."
+                )
+            self._raw.append((step, metric, value.detach()))
+        else:
+            self._raw.append((step, metric, float(value)))
 
     def table(self) -> pd.DataFrame:
         """Everything measured so far, one row per measurement: :data:`joma.probes.live.rows.COLUMNS`."""
@@ -324,9 +334,25 @@ class Monitor:
     def _go_back(self, step: int) -> None:
         self._raw = [entry for entry in self._raw if entry[0] < step]
         self._tables = [table[table["step"] < step] for table in self._tables]
+        self.messages = [message for message in self.messages if message.step < step]
         if self._folder is not None:
             folder = self._folder
             self._try("the folder", lambda: folder.cut(step))
+            self._try("the folder", lambda: folder.tell(self.messages))
+            self._try("the alarm's past", lambda: self._replay(read_table(folder.path)))
+        else:
+            self._replay(self.table())
+
+    def _replay(self, table: pd.DataFrame) -> None:
+        """The detectors as they were after these rows: what comes again must not count twice."""
+        self._alarm = ChangeAlarm(looks=self._alarm.looks, alpha=self._alarm.alpha)
+        self._loss_alarm, self._since = LossAlarm(), {}
+        for step, rows in table.groupby("step", sort=True):
+            for loss in rows.loc[rows["metric"] == "loss", "value"]:
+                self._loss_alarm.step(int(step), float(loss))
+            looked_at = rows[~rows["metric"].isin(("loss", "gradient_norm"))]
+            states(looked_at, self._since)
+            self._alarm.look(looked_at)
 
     def _try(self, what: str, act: Callable[[], object]) -> bool:
         """Whether it went well; otherwise one line, once for each reason."""
