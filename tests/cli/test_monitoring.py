@@ -25,6 +25,7 @@ def test_monitor_says_where_a_run_stands(tmp_path: Path, capsys: pytest.CaptureF
     assert "TransformerEncoderLayer at step 2, looked at every 2 steps" in shown
     assert "STATE     step 0: " in shown
     assert "least attention entropy" in shown
+    assert "no alarm can be raised before step 150" in shown
     assert cli.main(["monitor", str(tmp_path / "live"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["step"] == 2
@@ -47,6 +48,9 @@ def test_the_page_of_a_monitored_run(tmp_path: Path, capsys: pytest.CaptureFixtu
         for step in range(9):
             loss = model(torch.randn(2, 5, 8)).square().mean()
             monitor.step(step, loss=loss * torch.nan if step == 5 else loss)
+    capsys.readouterr()
+    assert cli.main(["monitor", str(tmp_path / "live")]) == 0
+    assert "the loss is read at every step that was told" in capsys.readouterr().out
     page = tmp_path / "page.html"
     assert cli.main(["report", str(tmp_path), "-o", str(page)]) == 0
     shown = page.read_text()

@@ -10,7 +10,9 @@ import pandas as pd
 
 from joma.cli.options import MonitorOptions
 from joma.errors import InputError
-from joma.probes.live.folder import read_facts, read_messages, read_table
+from joma.measures.change.detector import LEARNING, SETTLING, fewest_looks
+from joma.measures.change.e_detector import threshold
+from joma.probes.live.folder import read_facts, read_messages, read_state, read_table
 from joma.probes.live.rows import ATTENTION_ENTROPY
 
 _SECONDS = 5.0
@@ -58,11 +60,25 @@ def standing(folder: Path, table: pd.DataFrame) -> str:
         own = own[own["step"] == own["step"].max()]
         row = own.loc[own["value"].idxmin() if least else own["value"].idxmax()]
         lines.append(f"{words} {row['value']:.3g}: layer {row['layer']}, head {row['head']}")
-    lines.append(
-        f"a change is seen {every} steps after it began at the earliest; the loss is read at every step that "
-        "was told"
-    )
+    lines.append(_guarantee(folder, int(facts["every"])))
     return "\n".join(lines)
+
+
+def _guarantee(folder: Path, every: int) -> str:
+    """What looks at this cadence can tell, and since when."""
+    state = (read_state(folder) or {}).get("alarm")
+    loss = "; the loss is read at every step that was told"
+    if state is None:
+        return f"nothing was looked at yet{loss}"
+    armed = state["watched"]["armed_at"]
+    if armed is None:
+        needed = max(every * LEARNING, SETTLING)
+        return f"no alarm can be raised before step {state['watched']['first'] + needed}{loss}"
+    looks = fewest_looks(threshold(state["looks"], state["alpha"]), len(state["keys"]))
+    return (
+        f"armed since step {armed}: a change of one head alone, however strong, is told after {looks} looks "
+        f"({looks * every} steps) at the earliest, of all heads after fewer{loss}"
+    )
 
 
 def _last(table: pd.DataFrame) -> int:

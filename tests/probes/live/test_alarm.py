@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from joma.measures.change.detector import LEARNING, SETTLING, began, comparable, looked
+from joma.measures.change.detector import LEARNING, SETTLING, began, comparable, fewest_looks, looked
 from joma.measures.change.e_detector import DRIFT, VARIANCE, threshold
 from joma.measures.change.loss import THRESHOLD, WINDOW, LossCusum
 from joma.probes.live.alarm import ChangeAlarm, LossAlarm
@@ -161,3 +161,15 @@ def test_a_state_that_flickers_is_told_once_and_again_when_it_had_ended() -> Non
     course = [0.5, 0.09, 0.11, 0.08, 0.15, 0.09, 0.3, 0.05]
     said = [bool(states(table(step, np.array([value])), since)) for step, value in enumerate(course)]
     assert said == [False, True, False, False, False, False, False, True]
+
+
+def test_no_change_is_told_sooner_than_the_fewest_looks() -> None:
+    bound, values = threshold(300, 0.05), entropies(300)
+    values[200:, 2] = 1e-6
+    (alone,) = told(values, ChangeAlarm(looks=300, alpha=0.05))
+    fewest = fewest_looks(bound, HEADS)
+    # Evidence may have gathered by chance before, and the level follows the change.
+    assert fewest - 2 <= alone.step - 200 + 1 <= fewest + 4
+    values[200:] = 1e-6
+    (together,) = told(values, ChangeAlarm(looks=300, alpha=0.05))
+    assert together.step < alone.step

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from joma.errors import InputError, RunDirectoryError
@@ -151,6 +152,54 @@ def test_evaluation_is_not_counted_and_accumulated_passes_are_one_step() -> None
     assert len(both) == 2 * HEADS * 4
     assert np.allclose(both["value_x"], both["value_y"], atol=1e-5)
     assert (both["count_x"] == both["count_y"]).all()
+
+
+def test_generation_in_training_mode_is_not_counted() -> None:
+    model, *_ = start()
+    x = torch.randn(2, LENGTH, WIDTH)
+    with Monitor(model, every=1, ranks_every=None) as monitor:
+        with torch.no_grad():
+            model(100 * x)
+        model(x)
+        monitor.step(0)
+    with Monitor(model, every=1, ranks_every=None) as alone:
+        model(x)
+        alone.step(0)
+    keys = ["metric", "layer", "module", "head"]
+    both = monitor.table().merge(alone.table(), on=keys)
+    assert len(both) == len(alone.table())
+    assert np.array_equal(both["value_x"], both["value_y"])
+    assert np.array_equal(both["count_x"], both["count_y"])
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_gradient_checkpointing_and_autocast(reentrant: bool) -> None:
+    class Checkpointed(Model):
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=reentrant)
+            return x
+
+    torch.manual_seed(0)
+    plain, recomputed = Model(), Checkpointed()
+    recomputed.load_state_dict(plain.state_dict())
+    x = torch.randn(2, LENGTH, WIDTH, requires_grad=True)
+    tables, gradients = [], []
+    for model in (plain, recomputed):
+        with Monitor(model, every=1, ranks_every=None) as monitor:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = model(x).float().square().mean()
+            loss.backward()
+            monitor.step(0, loss=loss)
+        tables.append(monitor.table())
+        gradients.append([weight.grad for weight in model.parameters()])
+    keys = ["metric", "layer", "module", "call", "head"]
+    both = tables[0].merge(tables[1], on=keys, how="outer", indicator=True)
+    assert set(both["_merge"]) == {"both"}
+    assert np.allclose(both["value_x"].astype(float), both["value_y"].astype(float), atol=1e-5)
+    attention = ~both["metric"].isin(("residual_rms", "loss", "gradient_norm"))
+    assert (both["count_x"] == both["count_y"])[attention].all()
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
 def test_a_loss_that_is_no_number_is_dated_to_its_own_step() -> None:

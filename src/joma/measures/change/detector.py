@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joma.measures.change.e_detector import DRIFT, VARIANCE, Array, Evidence, gathered
-from joma.measures.change.residuals import Moments, Past, renewed
+from joma.measures.change.e_detector import DRIFT, VARIANCE, WEIGHTS, Array, Evidence, gathered
+from joma.measures.change.residuals import CLIP, Moments, Past, renewed
 
 LEARNING = 20
 """Looks that only teach what a run's own past is."""
@@ -90,6 +90,15 @@ def looked(before: Watched, values: Array, step: int) -> tuple[Watched, Array]:
         ),
         residual,
     )
+
+
+def fewest_looks(bound: float, series: int) -> int:
+    """Looks that even the strongest change of one series in one direction needs until evidence reaches
+    ``bound`` (:func:`joma.measures.change.e_detector.threshold`): residuals are clipped, evidence averaged.
+    """
+    weights = np.asarray(WEIGHTS)
+    most = float(np.max(weights * (CLIP - DRIFT) - weights**2 * VARIANCE / 2))
+    return int(np.ceil((bound + np.log(2 * len(WEIGHTS) * max(series, 1))) / most))
 
 
 def comparable(metric: str, values: Array) -> Array:

@@ -111,6 +111,8 @@ class ChangeAlarm:
     def as_state(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
         return {
+            "looks": self.looks,
+            "alpha": self.alpha,
             "keys": [list(key) for key in self.keys],
             "watched": _plain(dataclasses.asdict(self.watched)),
             "quiet": self.quiet.tolist(),

@@ -96,7 +96,7 @@ class Folder:
 
     def state(self) -> dict[str, Any] | None:
         """What was kept, or None."""
-        return _read(self.path / _STATE) if (self.path / _STATE).exists() else None
+        return read_state(self.path)
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -125,6 +125,11 @@ def read_table(path: Path) -> pd.DataFrame:
     keys = ["step", "layer", "module", "call", "head", "metric"]
     table = pd.concat(tables, ignore_index=True).drop_duplicates(keys, keep="last")
     return table.sort_values("step", kind="stable", ignore_index=True)
+
+
+def read_state(path: Path) -> dict[str, Any] | None:
+    """What a resumed run must remember: the detectors; None before the first look."""
+    return _read(path / _STATE) if (path / _STATE).exists() else None
 
 
 def is_monitored(path: Path) -> bool:

@@ -34,7 +34,8 @@ class Seen:
 class Look:
     """Open from the step before until the step that is looked at; then :meth:`taken` says what was seen.
 
-    Only forward passes in training mode count. Nothing is left on the model when the look is closed.
+    Only forward passes in training mode of which gradients are taken count. Nothing is left on the model when
+    the look is closed.
     """
 
     def __init__(
@@ -69,11 +70,17 @@ class Look:
         self._stack.close()
 
     def _pass_begins(self, module: nn.Module, _inputs: tuple[object, ...]) -> None:
-        self._training.append(module.training)
+        # What generates, or evaluates without leaving training mode, learns nothing.
+        self._training.append(module.training and torch.is_grad_enabled())
 
     def _block_ran(self, key: tuple[int, str], output: Tensor | tuple[Tensor, ...]) -> None:
         hidden = output[0] if isinstance(output, tuple) else output
-        if self._model.training and isinstance(hidden, Tensor) and hidden.is_floating_point():
+        if (
+            self._training
+            and self._training[-1]
+            and isinstance(hidden, Tensor)
+            and hidden.is_floating_point()
+        ):
             self._squares.setdefault(key, []).append(hidden.detach().float().square().mean())
 
     def taken(self) -> list[Seen]:
