@@ -167,6 +167,13 @@ RESULTS = (
         ("fig5", "latent_depth", "deep_hierarchy"),
     ),
     Result(
+        "JoMA poster, over-parametrisation",
+        "how many neurons until every latent has found one",
+        ("experiments.over_parametrisation.run.coupon_collector",),
+        (),
+        ("over_parametrisation",),
+    ),
+    Result(
         "JoMA Fig. 6",
         "entropy of a trained decoder dips and bounces",
         ("measures.bounce.bounce",),
