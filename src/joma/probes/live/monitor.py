@@ -262,7 +262,7 @@ class Monitor:
         if len(rows):
             told += states(rows, self._since) + self._alarm.look(rows)
             if self._sink is not None:
-                self._sink(step, summary(rows, self._tables[-1]))
+                self._sink.write(step, summary(rows, self._tables[-1]))
         if self._folder is not None:
             state = {
                 "alarm": self._alarm.as_state(),
@@ -307,6 +307,8 @@ class Monitor:
             folder = self._folder
             self._try("the folder", lambda: folder.tell(self.messages))
         for message in told:
+            if self._sink is not None:
+                self._sink.tell(message)
             if callable(self._on_alarm):
                 self._on_alarm(message)
             elif self._on_alarm == "warn":

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 
 from joma.errors import InputError, nearest
+from joma.probes.live.messages import Message
 
 Numbers = Mapping[str, float]
 Sink = Callable[[int, Numbers], None]
@@ -27,13 +28,13 @@ class ScalarWriter(Protocol):
         """Write one number."""
 
 
-def sink_of(log: Sink | ScalarWriter | str | None) -> Sink | None:
-    """What to call with a step and its numbers.
+def sink_of(log: Sink | ScalarWriter | str | None) -> Destination | None:
+    """What to hand a step and its numbers, and messages.
 
     Args:
         log: a function of ``(step, {name: number})``; an object with ``add_scalar``; or the name of a
             tracker whose run is active: ``wandb``, ``trackio``, ``mlflow``, or ``tensorboard`` (a writer
-            in its default folder).
+            in its default folder). ``wandb`` and ``trackio`` get messages too, as their alerts.
 
     Raises:
         InputError: an unknown name, or a tracker that is not installed.
@@ -41,21 +42,26 @@ def sink_of(log: Sink | ScalarWriter | str | None) -> Sink | None:
     if log is None:
         return None
     if isinstance(log, ScalarWriter):
-        return _Guarded(_scalars(log))
+        return Destination(_scalars(log))
     if callable(log):
-        return _Guarded(log)
+        return Destination(log)
     if log not in _TRACKERS:
         raise InputError(f"log = {log!r} in Monitor is unknown; {nearest(str(log), _TRACKERS)}")
     try:
         if log == "tensorboard":
             writer: ScalarWriter = importlib.import_module("torch.utils.tensorboard").SummaryWriter()
-            return _Guarded(_scalars(writer))
+            return Destination(_scalars(writer))
         tracker = importlib.import_module(log)
     except ImportError as error:
         raise InputError(f"log = {log!r} in Monitor needs the package {log}: pip install {log}") from error
     if log == "mlflow":
-        return _Guarded(lambda step, numbers: tracker.log_metrics(dict(numbers), step=step))
-    return _Guarded(lambda step, numbers: tracker.log(dict(numbers), step=step))
+        return Destination(lambda step, numbers: tracker.log_metrics(dict(numbers), step=step))
+
+    def alert(title: str, text: str, serious: bool) -> None:
+        level = tracker.AlertLevel.WARN if serious else tracker.AlertLevel.INFO
+        tracker.alert(title=title, text=text, level=level)
+
+    return Destination(lambda step, numbers: tracker.log(dict(numbers), step=step), alert)
 
 
 def _scalars(writer: ScalarWriter) -> Sink:
@@ -66,18 +72,30 @@ def _scalars(writer: ScalarWriter) -> Sink:
     return write
 
 
-class _Guarded:
+class Destination:
     """A sink that may fail: training goes on, and after a few failures in a row the sink is left alone."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, alert: Callable[[str, str, bool], None] | None = None) -> None:
         self._sink = sink
+        self._alert = alert
         self._failures = 0
 
-    def __call__(self, step: int, numbers: Numbers) -> None:
+    def write(self, step: int, numbers: Numbers) -> None:
+        """The numbers of one look."""
+        self._guarded(step, lambda: self._sink(step, numbers))
+
+    def tell(self, message: Message) -> None:
+        """A message, where the tracker has alerts of its own."""
+        if self._alert is not None:
+            alert, serious = self._alert, message.kind in ("alarm", "state")
+            title = f"joma: {message.kind}: {message.where}"
+            self._guarded(message.step, lambda: alert(title, message.sentence(), serious))
+
+    def _guarded(self, step: int, act: Callable[[], None]) -> None:
         if self._failures >= _FAILURES:
             return
         try:
-            self._sink(step, numbers)
+            act()
         except Exception as error:  # whatever a tracker raises must not end a training run
             self._failures += 1
             last = " It is not tried again." if self._failures == _FAILURES else ""
