@@ -77,6 +77,15 @@ def test_the_blocks_law_is_judged_by_its_own_mu(tables):
     assert {c.id: c for c in TINY.claims({**tables, "uniform": changed})}["fig5.block_law"].verdict == "fails"
 
 
+def test_gradients_that_do_not_move_are_stationary(tables):
+    gradients = tables["gradients"].copy()
+    assert gradients[gradients["time"] == 0].set_index("metric")["value"]["change"] == 0
+    for value, verdict in ((0.2, "holds"), (0.3, "fails")):
+        gradients.loc[gradients["metric"] == "change", "value"] = value
+        claims = {c.id: c.verdict for c in TINY.claims({**tables, "gradients": gradients})}
+        assert claims["fig5.gradients_are_stationary"] == verdict
+
+
 def test_permutations_are_counted():
     found = list(distinct_permutations([1, 2, 2, 3, 3, 3, 3]))
     assert len(found) == len({tuple(p) for p in found}) == 105

@@ -7,12 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from joma.checks.block_rank import FIGURE_4
 from joma.errors import InputError
 from joma.experiments.fig6 import Fig6
 from joma.experiments.fig6.run import _find_bounces
 from joma.progress import Progress
 from joma.reporting.figures import style
 from joma.runs.executors import local_processes
+from joma.theory.block_salience import entropy
+from joma.theory.salience import solve
 
 SMALL = {
     "corpus": "python-reference",
@@ -40,6 +43,7 @@ def test_tables_are_tidy_and_complete(tables: dict[str, pd.DataFrame]) -> None:
     assert set(curves["metric"]) == {
         *("attention_entropy", "stable_rank", "validation_loss"),
         *of_block,
+        *("nearest_neuron", "correlated_neurons"),
         *(f"{metric}, shuffled" for metric in of_block),
     }
     assert set(curves["step"]) == set(Fig6(**SMALL).measured_steps())
@@ -66,6 +70,7 @@ def test_figure_and_claims_come_from_the_tables_alone(tables: dict[str, pd.DataF
     assert set(claims) == {
         *("fig6.falls", "fig6.rebound", "fig6.early", "fig6.bottom"),
         *("fig6.rank_falls", "fig6.rank_rebounds", "fig6.authors", "fig6.block_law"),
+        *("fig6.resembles_fig4", "fig6.rank_is_more_reliable", "fig6.neurons_correlate"),
     }
     assert claims["fig6.authors"].verdict == "not tested"
     assert all(claim.null is not None for claim in claims.values() if claim.verdict != "not tested")
@@ -105,6 +110,29 @@ def falling(steps: Any) -> Any:
 
 def flat(steps: Any) -> Any:
     return 2.5 + 0 * steps
+
+
+def figure_4(steps: Any) -> Any:
+    """Fig. 4's own course, its dip at step 700."""
+    times = np.linspace(0, 20, 40_001)
+    course = entropy(0.5 * np.square(solve(np.array(FIGURE_4), times).v))
+    return np.interp(steps * times[course.argmin()] / 700, times, course)
+
+
+@pytest.mark.parametrize(("curve", "verdict"), [(figure_4, "holds"), (falling, "fails")])
+def test_what_takes_fig_4s_course_resembles_it(curve: Any, verdict: str) -> None:
+    claims = {claim.id: claim for claim in Fig6(seeds=2).claims(made_up(curve, curve))}
+    assert claims["fig6.resembles_fig4"].verdict == verdict
+    assert claims["fig6.block_law"].verdict == claims["fig6.neurons_correlate"].verdict == "not tested"
+
+
+def test_the_less_noisy_curve_is_the_more_reliable() -> None:
+    deep = made_up(valley, lambda steps: 4 * valley(steps))
+    claims = {claim.id: claim for claim in Fig6(seeds=2).claims(deep)}
+    assert claims["fig6.rank_is_more_reliable"].verdict == "holds"
+    shallow = made_up(lambda steps: 4 * valley(steps), valley)
+    claims = {claim.id: claim for claim in Fig6(seeds=2).claims(shallow)}
+    assert claims["fig6.rank_is_more_reliable"].verdict == "fails"
 
 
 @pytest.mark.parametrize(

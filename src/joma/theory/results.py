@@ -31,6 +31,7 @@ RESULTS = (
     Result(
         "JoMA Assumption 1",
         "stationary back-propagated gradients",
+        experiments=("fig5",),
         note="an assumption: each function that needs it says so",
     ),
     Result("JoMA Fig. 1", "overview of the framework", note="a drawing"),

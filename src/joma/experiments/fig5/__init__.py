@@ -36,12 +36,13 @@ class Fig5(Experiment):
 
     Tables: ``curves`` (run, time, token, height, weight v and logit z), ``entropy`` (run, time),
     ``order`` (run, token: time at which v passes a common level), ``uniform`` (mu: where the weights of the
-    ReLU block with feedback rest under uniform attention, the end of its course).
+    ReLU block with feedback rest under uniform attention, the end of its course), ``gradients`` (how far
+    g is from what it was).
     """
 
     title = "Tokens under the query's lowest ancestor are associated first; do the others follow?"
     reproduces = "JoMA Fig. 5(b), Sec. 5"
-    cost = {"quick": "5 s", "paper": "10 s"}
+    cost = {"quick": "10 s", "paper": "40 s"}
     presets = {"quick": {}, "paper": {"moments": 1500, "time": 600.0}}
 
     depth: int = setting(4, "L, edges from the class label to a token", at_least=3, at_most=4)

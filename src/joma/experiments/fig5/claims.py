@@ -18,6 +18,7 @@ from joma.theory.bounce_law import bounce_law
 
 SIGNIFICANT = 0.05
 LEAST_REBOUND = 0.1
+STATIONARY = 0.25
 LAW = 0.1 * LEAST_REBOUND
 """Nats within which a predicted rebound is right."""
 WINNER = 0.99
@@ -53,6 +54,7 @@ def claims(settings: Fig5, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
             null_description="the same with linear activation",
             evidence=f"nats; with constant g {rebounds['relu-constant']:.3g}",
         ),
+        _stationary(tables["gradients"], settings.level),
         _block_law(tables["uniform"]["value"].to_numpy(), rebounds["relu-feedback"]),
         judge(
             shares["linear-constant"] >= WINNER and rebounds["linear-constant"] < LEAST_REBOUND,
@@ -82,6 +84,29 @@ def claims(settings: Fig5, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
             f"{shares['linear-constant']:.3f} under linear",
         ),
     ]
+
+
+def _stationary(gradients: pd.DataFrame, level: float) -> Claim:
+    """Assumption 1 along the joint training of the block with its loss's feedback."""
+    table = gradients.pivot_table(index="time", columns="metric", values="value")
+    change = table["change"]
+    associated = table.index[table["sibling"] >= level]
+    then = (
+        f"{change[associated[0]]:.2f} when the sibling is associated" if len(associated) else "sibling never"
+    )
+    return judge(
+        bool(change.max() <= STATIONARY),
+        id="fig5.gradients_are_stationary",
+        source="JoMA Assumption 1",
+        statement="Back-propagated gradients stay what they were along the joint training of the block "
+        f"({RUNS['relu-feedback']}).",
+        expected=f"root mean square change at most {STATIONARY} of their size at the start, at all times",
+        measured=float(change.max()),
+        tolerance=STATIONARY,
+        null=float(table["change, contexts shuffled"].max()),
+        null_description="the same with gradients dealt to other contexts",
+        evidence=f"{then}, {change.iloc[-1]:.2f} at the end",
+    )
 
 
 def _block_law(mu: np.ndarray, measured: float) -> Claim:

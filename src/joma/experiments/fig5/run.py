@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import entr, expit, softmax
 
 from joma.arguments import Array
-from joma.dynamics.block_flow import solve
+from joma.dynamics.block_flow import Trajectory, solve
 from joma.dynamics.salience_flow import integrate
 from joma.dynamics.sgd import train
 from joma.experiments.fig5 import RUNS, Fig5
@@ -32,6 +32,7 @@ def run(settings: Fig5, progress: Progress) -> dict[str, pd.DataFrame]:
         "entropy": _entropy(curves),
         "order": _order(curves, settings.level),
         "uniform": progress.part("uniform", partial(_uniform, settings)),
+        "gradients": progress.part("gradients", partial(_gradients, settings)),
     }
 
 
@@ -77,6 +78,29 @@ def _one_run(settings: Fig5, name: str) -> pd.DataFrame:
             "attention": attention.ravel(),
         }
     )
+
+
+def _gradients(settings: Fig5) -> pd.DataFrame:
+    """Assumption 1: how far g = y - sigma(h) of the ReLU block is from what it was."""
+    present, is_there, sample_weights, heights = contexts(settings)
+    found, block = _steps(settings, activation("relu"))
+    times = np.concatenate([[0.0], np.geomspace(STEP, settings.time, 100)])
+    chosen = np.unique((times / STEP).round().astype(int))
+    order = np.random.default_rng(0).permutation(len(is_there))
+    rows = []
+    first: Array | None = None
+    for step in chosen:
+        hidden = block.forward(present, found.weights[step], found.logits[step]).hidden[..., 0]
+        g = is_there - np.asarray(expit(hidden))
+        first = g if first is None else first
+        size = np.sqrt(sample_weights @ first**2)
+        numbers = {
+            "change": np.sqrt(sample_weights @ (g - first) ** 2) / size,
+            "change, contexts shuffled": np.sqrt(sample_weights @ (g[order] - first) ** 2) / size,
+            "sibling": found.context_weights[step, 0, heights.argmin()],
+        }
+        rows += [{"time": step * STEP, "metric": metric, "value": float(v)} for metric, v in numbers.items()]
+    return pd.DataFrame(rows)
 
 
 def _uniform(settings: Fig5) -> pd.DataFrame:
@@ -132,7 +156,16 @@ def _constant(settings: Fig5, activation: Activation, times: Array) -> tuple[Arr
 def _feedback(
     settings: Fig5, activation: Activation, times: Array, *, attention_rate: float = STEP
 ) -> tuple[Array, Array, Array]:
-    """Times, v and z of the block under g = y - sigma(h), in steps: the flow slides along ReLU's kink."""
+    """Times, v and z of the block under g = y - sigma(h), at the moments nearest to ``times``."""
+    found, _ = _steps(settings, activation, attention_rate=attention_rate)
+    chosen = np.unique((times / STEP).round().astype(int))
+    return found.times[chosen] * STEP, found.context_weights[chosen, 0], found.logits[chosen]
+
+
+def _steps(
+    settings: Fig5, activation: Activation, *, attention_rate: float = STEP
+) -> tuple[Trajectory, Block]:
+    """The block under g = y - sigma(h), in steps: the flow slides along ReLU's kink."""
     present, is_there, sample_weights, heights = contexts(settings)
     block, weights, logits = _block(settings, activation, len(heights))
 
@@ -150,8 +183,7 @@ def _feedback(
         attention_rate=attention_rate,
         sample_weights=sample_weights,
     )
-    chosen = np.unique((times / STEP).round().astype(int))
-    return found.times[chosen] * STEP, found.context_weights[chosen, 0], found.logits[chosen]
+    return found, block
 
 
 def _entropy(curves: pd.DataFrame) -> pd.DataFrame:

@@ -16,6 +16,8 @@ from joma.training.loop import Rows
 
 WINDOWS = 40
 """Of the held-out text, for kappa."""
+HIGHLY = 0.8
+"""|cosine| above which the outputs of two neurons are highly correlated."""
 COMPETING = 5
 """Of these, for the law, to which each is a set of tokens that compete."""
 
@@ -32,6 +34,15 @@ def block_rates(model: Decoder, windows: Tensor, step: int, *, law: bool, seed: 
     rows: Rows = []
     for number, (layer, x) in enumerate(_inputs(model, windows[:WINDOWS])):
         logits, prediction = _attention(layer, x)
+        nearest = _nearest(layer.upper.weight)
+        of_neurons = {
+            "nearest_neuron": nearest.median(),
+            "correlated_neurons": (nearest > HIGHLY).double().mean(),
+        }
+        rows += [
+            {"step": step, "layer": number, "head": None, "metric": metric, "value": float(value), "unit": ""}
+            for metric, value in of_neurons.items()
+        ]
         shuffled = torch.cat([prediction[..., :1], prediction[..., order]], dim=-1)
         for suffix, half in (("", prediction), (", shuffled", shuffled)):
             try:
@@ -53,6 +64,12 @@ def block_rates(model: Decoder, windows: Tensor, step: int, *, law: bool, seed: 
                 for metric, value in found.items()
             ]
     return rows
+
+
+def _nearest(upper: Tensor) -> Tensor:
+    """Largest |cosine| of each hidden neuron's output vector with another's, (neurons,)."""
+    unit = torch.nn.functional.normalize(upper.double(), dim=0)
+    return (unit.T @ unit).abs().fill_diagonal_(0.0).amax(dim=1)
 
 
 def _law(w: NDArray[np.float64]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from scipy.stats import spearmanr
 from joma.claim import Claim, Facts, judge, not_tested
 from joma.errors import InputError
 from joma.experiments.fig6 import Fig6
+from joma.experiments.fig6.remarks import remarks
 
 LEAST_DIP = 0.5
 LEAST_REBOUND = 0.2
@@ -58,6 +59,7 @@ def claims(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
             statement="the stable rank of the top lower MLP layer rises again, as the entropy does",
         ),
         block_law(entropy, tables["curves"]),
+        *remarks(top, tables["curves"]),
         _agrees_with_authors(settings, tables["curves"]),
     ]
 
