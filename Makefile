@@ -46,6 +46,8 @@ rates: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/errata.py
 	$(BIN)/python docs/results.py
+	$(BIN)/python docs/findings.py
+	$(BIN)/python docs/claims.py
 	$(BIN)/mkdocs build --strict
 
 # The text of the demo is installed without its dependencies: joma reads its file and imports nothing of it.

@@ -24,7 +24,7 @@ class LinearAgrees(Experiment):
 
     Tables: ``agreement`` (differences, invariants and fates for each data set and eta_Z), ``curves``
     (entropies and the common token's share over time), ``logits`` (where each token's logit ends),
-    ``uninformative`` (the change of entropy where the context says nothing about the next token, because
+    ``uninformative`` (the same where the context says nothing about the next token, because
     all share one distribution: the null).
     """
 

@@ -94,9 +94,17 @@ def _cell(data: NextTokenData, eta_z: float, horizon: float) -> pd.DataFrame:
         rtol=1e-6,
         atol=1e-9,
     )
-    entropy = _entropy(alike.mass[:, 0][:, own])
-    change, metric = float(entropy[1] - entropy[0]), "entropy of distinct tokens, change"
-    rows.append({"table": "uninformative", "run": PLAIN, "metric": metric, "value": change})
+    mass, last = alike.mass[:, 0], alike.logits[-1, 0]
+    changes = {
+        "entropy, change": _entropy(mass),
+        "entropy of distinct tokens, change": _entropy(mass[:, own]),
+    }
+    nothing = {metric: float(entropy[1] - entropy[0]) for metric, entropy in changes.items()}
+    nothing["strongest token gains most"] = float(own[last[own].argmax()] == strongest)
+    rows += [
+        {"table": "uninformative", "run": PLAIN, "metric": metric, "value": value}
+        for metric, value in nothing.items()
+    ]
     return pd.DataFrame(rows)
 
 

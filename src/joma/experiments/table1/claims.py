@@ -122,8 +122,12 @@ def _bottom_above_top(ends: Ends) -> Claim:
         tolerance=0.0,
         null=before.min(),
         null_description=f"the same difference in {UNTRAINED}",
-        evidence=f"smallest of {len(gap)} cells",
+        evidence=f"smallest of {len(gap)} cells{_not_learned(gap.min(), before.min())}",
     )
+
+
+def _not_learned(trained: float, untrained: float) -> str:
+    return "; it is none of learning" if untrained >= trained else ""
 
 
 def _above_shuffled(ends: Ends) -> Claim:
@@ -140,7 +144,7 @@ def _above_shuffled(ends: Ends) -> Claim:
         null=before.min(),
         null_description=f"the same excess in {UNTRAINED}",
         evidence=f"smallest of {len(excess)} runs; the shuffles alone have "
-        f"{ends.of(1, trained=True, metric='shuffled').mean():.3f}",
+        f"{ends.of(1, trained=True, metric='shuffled').mean():.3f}{_not_learned(excess.min(), before.min())}",
     )
 
 

@@ -1,0 +1,115 @@
+"""Write docs/claims.md: every claim with its null, or why it needs none.
+
+The experiments' claims are judged from the stored runs (docs/stored.py); those of ``joma check`` are as
+``docs/errata.py`` has last computed them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypedDict
+
+import errata
+import stored
+
+from joma.claim import Claim
+from joma.experiments import catalog
+from joma.reporting.terminal import number
+
+HERE = Path(__file__).parent
+
+HEAD = """# Every claim and its null
+
+A claim about learning stands beside the same number where the statement must not show: an untrained
+network, shuffled words, a context that says nothing. This page lists all claims, each with its null or the
+reason why it needs none. It is written by `python docs/claims.py`; what the experiments claim is judged anew
+from the tables that are kept in `docs/stored` (runs of the preset `quick`).
+"""
+
+NOT_STORED = {
+    "alarm": "its run is not kept here",
+    "snap_yz_layers": "its run is not kept here",
+}
+"""Experiments without a stored run -> why."""
+
+MATHEMATICS = (
+    "a statement of mathematics: nothing is learned, and a wrong formula fails it (`make mutations`)"
+)
+
+INVARIANT = "an invariant, exact for any data"
+NO_SUCH_NEURON = "no untrained network has a neuron in superposition, so none has patterns to compare"
+COMPARED = "runs that share all but one rate are compared with each other, strictly"
+
+WITHOUT_NULL = {
+    "almost_orthogonal.dimension": "a bound: the measured dimension stands against the printed one",
+    "embeddings.balance_softmax": INVARIANT,
+    "embeddings.block_softmax": INVARIANT,
+    "fig9.slope": MATHEMATICS,
+    "fig9.convex": MATHEMATICS,
+    "fig10.unrelated": NO_SUCH_NEURON,
+    "fig10.different_queries": NO_SUCH_NEURON,
+    "forecast.softmax_random": "the printed form stands beside it, and fails too",
+    "linear_agrees.sum": INVARIANT,
+    "snap_fig7.sparse_1": "its null is a claim of its own, snap_fig7.from_order_1",
+    "snap_fig7.sparse_3": "its null is a claim of its own, snap_fig7.from_order_3",
+    "snap_phases.rates_scanning": COMPARED,
+    "snap_phases.phase_transition": COMPARED,
+    "snap_phases.closed_form": "a formula is set against the integrated flow; it fails",
+}
+"""Experiments' claims that were tested without a null -> why."""
+
+
+class Checked(TypedDict):
+    """What is kept of a claim of ``joma check``: no number, whose last digits are another machine's own."""
+
+    id: str
+    statement: str
+    verdict: str
+    null: str
+
+
+def of_checks() -> list[Checked]:
+    """The claims of ``joma check``."""
+    found: list[Checked] = json.loads((stored.FOLDER / "check.json").read_text("utf-8"))
+    return found
+
+
+def null(claim: Claim) -> str:
+    """What stands beside a claim, or why nothing does; empty where neither is said."""
+    if claim.null is not None:
+        return f"{number(claim.null)}: {claim.null_description}"
+    if claim.verdict == "corrected":
+        return f"the printed form, off by {number(claim.printed_error)}"
+    if claim.verdict == "not tested":
+        return f"not tested: {claim.evidence}"
+    return WITHOUT_NULL.get(claim.id, "")
+
+
+def page() -> str:
+    """The whole page in Markdown."""
+    lines = [HEAD]
+    by_run: dict[str, list[Claim]] = {}
+    for claim in stored.claims().values():
+        by_run.setdefault(claim.id.split(".")[0], []).append(claim)
+    for name in catalog.names():
+        lines.append(f"\n## `joma run {name}`\n")
+        if name in NOT_STORED:
+            lines.append(f"{NOT_STORED[name].capitalize()}: `joma run {name}`.")
+            continue
+        lines += ["| claim | what is claimed | verdict | measured | null |", "|---|---|---|---|---|"]
+        for claim in by_run[name]:
+            cells = (claim.statement or claim.correction, claim.verdict, number(claim.measured), null(claim))
+            lines.append(_row(claim.id, cells))
+    lines += ["\n## `joma check`\n", "| claim | what is claimed | verdict | null |", "|---|---|---|---|"]
+    lines += [_row(c["id"], (c["statement"], c["verdict"], c["null"] or MATHEMATICS)) for c in of_checks()]
+    return "\n".join(lines) + "\n"
+
+
+def _row(id: str, cells: Iterable[str]) -> str:
+    return f"| `{id}` | " + " | ".join(map(errata.cell, cells)) + " |"
+
+
+if __name__ == "__main__":
+    (HERE / "claims.md").write_text(page(), encoding="utf-8")

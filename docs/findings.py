@@ -1,0 +1,112 @@
+"""Write docs/findings.md from docs/findings.txt: its text, with the numbers of the stored runs put in.
+
+``{fig6.rebound:.2f}`` is what that claim measured, ``{fig6.rebound.null:.2f}`` its null, ``.printed`` the
+error of the printed form; other names are those of :func:`numbers`. A number that stands in the text itself
+comes from the command that is named beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import stored
+
+from joma.experiments.forecast.claims import OTHER
+from joma.experiments.joint_dynamics.tables import of_layers
+
+HERE = Path(__file__).parent
+_FIELDS = {"null": "null", "printed": "printed_error"}
+Value = float | str
+
+
+def numbers() -> dict[str, Value]:
+    """What the text says beside the claims' own numbers."""
+    bounces = stored.tables("fig6")["bounces"]
+    entropy, rank = (bounces[bounces["metric"] == m] for m in ("attention_entropy", "stable_rank"))
+    seeds = stored.tables("bounce_helps")["bounces"].groupby("depth")
+    curves = of_layers(stored.tables("joint_dynamics")["curves"])
+    first, last = (curves[curves["step"] == s]["value"] for s in (20, curves["step"].max()))
+    untrained = curves[curves["step"] == 0]["value"].abs().max()
+    return {
+        "fig6.start": entropy["start"].mean(),
+        "fig6.lowest": entropy["dip_value"].mean(),
+        "fig6.dip": entropy["dip_step"].max(),
+        "fig6.seeds": len(entropy),
+        "fig6.rank_start": rank["start"].mean(),
+        "fig6.rank_end": rank["dip_value"].mean(),
+        "fig6.early_seeds": int(entropy["transient_step"].notna().sum()),
+        "joint.first_least": first.min(),
+        "joint.first_most": first.max(),
+        "joint.last_least": last.min(),
+        "joint.last_most": last.max(),
+        "joint.untrained": untrained,
+        "joint.above": int((last > untrained).sum()),
+        "joint.of": len(last),
+        "bounce.one": seeds["rebound"].mean()[1],
+        "bounce.two": seeds["rebound"].mean()[2],
+        "bounce.p_one": seeds["rebound_probability"].first()[1],
+        "bounce.p_two": seeds["rebound_probability"].first()[2],
+        **_forecasts(),
+        **_neurons(),
+        **_depth(),
+    }
+
+
+def _forecasts() -> dict[str, Value]:
+    curves = stored.tables("forecast")["curves"]
+    errors = curves[(curves["attention"] == "softmax") & (curves["metric"] == "logit_error")]
+    ends = (
+        errors[errors["step"] == errors["step"].max()]
+        .groupby(["data", "closure"])["value"]
+        .agg(["min", "max"])
+    )
+    return {
+        f"forecast.{data}_{which}{name}": 100 * ends.loc[(data, f"moving{closure}"), which]
+        for data in ("smooth", "random")
+        for which in ("min", "max")
+        for name, closure in (("", ""), ("_other", OTHER))
+    }
+
+
+def _neurons() -> dict[str, Value]:
+    wide = stored.tables("fig10")["neurons"].pivot(
+        index=["layer", "stack", "neuron"], columns="metric", values="value"
+    )
+    found = wide[wide["q_value"] <= 0.05]
+    return {
+        "fig10.found": len(found),
+        "fig10.of": int(wide["q_value"].notna().sum()),
+        "fig10.apart": int((found["relatedness_p_value"] >= 0.5).sum()),
+        "fig10.related": int((found["relatedness_p_value"] <= 0.05).sum()),
+    }
+
+
+def _depth() -> dict[str, Value]:
+    losses = stored.tables("latent_depth")["losses"]
+    end = losses[losses["step"] == losses["step"].max()]
+    means = end.groupby(["data", "model"])["value"].mean()
+    return {
+        "depth.deep": means["deep"]["bag"] - means["deep"]["attention"],
+        "depth.shallow": means["shallow"]["bag"] - means["shallow"]["attention"],
+    }
+
+
+def page() -> str:
+    """The whole page in Markdown."""
+    claims, others = stored.claims(), numbers()
+
+    def value(match: re.Match[str]) -> str:
+        name, form = match[1], match[2] or ""
+        if name in others:
+            return format(others[name], form)
+        if name in claims:
+            return format(claims[name].measured, form)
+        id, _, field = name.rpartition(".")
+        return format(getattr(claims[id], _FIELDS[field]), form)
+
+    return re.sub(r"\{([a-z][a-z0-9_.]+)(?::([^{}]+))?\}", value, (HERE / "findings.txt").read_text("utf-8"))
+
+
+if __name__ == "__main__":
+    (HERE / "findings.md").write_text(page(), encoding="utf-8")

@@ -1,0 +1,107 @@
+"""The runs that the site's numbers stand on: kept small in docs/stored, judged afresh whenever they are read.
+
+``python docs/stored.py DIR ...`` keeps run directories (of the preset quick), and of their tables only what
+their claims need: tables that no claim reads are left out, and moments between the first and the last where
+the claims are the same without them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from joma.claim import Claim
+from joma.experiments import catalog
+from joma.experiments.base import Experiment
+
+FOLDER = Path(__file__).parent / "stored"
+MOMENTS = ("step", "time")
+
+
+class Asked(Mapping[str, pd.DataFrame]):
+    """Tables that remember which of them were asked for."""
+
+    def __init__(self, tables: Mapping[str, pd.DataFrame]) -> None:
+        self.tables, self.names = tables, set[str]()
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        self.names.add(name)
+        return self.tables[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tables)
+
+    def __len__(self) -> int:
+        return len(self.tables)
+
+
+def job(folder: Path) -> Experiment:
+    """The experiment of a run directory, with its settings."""
+    described = yaml.safe_load((folder / "settings.yaml").read_text("utf-8"))
+    kind = catalog.find(described["experiment"])
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in described["settings"].items()}
+    return kind.of(**given)
+
+
+@cache
+def tables(name: str) -> Mapping[str, pd.DataFrame]:
+    """The tables of a stored run."""
+    return {path.stem: pd.read_parquet(path) for path in sorted((FOLDER / name).glob("*.parquet"))}
+
+
+@cache
+def claims() -> dict[str, Claim]:
+    """Id -> claim, of all stored runs, judged from their tables now."""
+    found = {}
+    for folder in sorted(path.parent for path in FOLDER.glob("*/settings.yaml")):
+        found |= {claim.id: claim for claim in job(folder).claims(tables(folder.name))}
+    return found
+
+
+def needed(experiment: Experiment, given: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The tables without what changes no claim."""
+    asked = Asked(given)
+    judged = experiment.claims(asked)
+    kept = {name: given[name] for name in sorted(asked.names & set(given))}
+    for name, table in kept.items():
+        for column in MOMENTS:
+            if column in table and len(table) > 2000:
+                ends = table[column].isin([table[column].min(), table[column].max()])
+                if _same(experiment, kept | {name: table[ends].reset_index(drop=True)}, judged):
+                    kept[name] = table[ends].reset_index(drop=True)
+    for name, table in kept.items():
+        for column in table.columns:
+            if _same(experiment, kept | {name: kept[name].drop(columns=column)}, judged):
+                kept[name] = kept[name].drop(columns=column)
+    return kept
+
+
+def _same(experiment: Experiment, given: Mapping[str, pd.DataFrame], judged: list[Claim]) -> bool:
+    try:
+        return [c.as_dict() for c in experiment.claims(given)] == [c.as_dict() for c in judged]
+    except Exception:  # of pandas, where a column or all rows of a kind are gone
+        return False
+
+
+def keep(folder: Path) -> None:
+    """Store a run directory."""
+    experiment = job(folder)
+    given = {path.stem: pd.read_parquet(path) for path in folder.glob("*.parquet")}
+    target = FOLDER / experiment.name()
+    target.mkdir(parents=True, exist_ok=True)
+    for old in target.glob("*.parquet"):
+        old.unlink()
+    for name, table in needed(experiment, given).items():
+        table.to_parquet(target / f"{name}.parquet", compression="zstd", compression_level=19, index=False)
+    described = yaml.safe_load((folder / "settings.yaml").read_text("utf-8"))
+    (target / "settings.yaml").write_text(yaml.safe_dump(described, sort_keys=False), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for word in sys.argv[1:]:
+        keep(Path(word))

@@ -1,0 +1,84 @@
+"""The site's numbers: written from tables that are kept, and from what is computed now."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+
+from joma.checks.catalog import run_checks
+from joma.experiments import catalog
+from test_claim_ids import ids
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+class Pages(NamedTuple):
+    """The modules that write the pages."""
+
+    stored: ModuleType
+    findings: ModuleType
+    claims: ModuleType
+    errata: ModuleType
+
+
+@pytest.fixture(scope="module")
+def pages() -> Iterator[Pages]:
+    sys.path.insert(0, str(DOCS))
+    yield Pages(*(importlib.import_module(name) for name in Pages._fields))
+    sys.path.remove(str(DOCS))
+
+
+def test_what_was_found_is_what_the_stored_tables_say(pages: Pages) -> None:
+    assert (DOCS / "findings.md").read_text("utf-8") == pages.findings.page(), "run: python docs/findings.py"
+
+
+def test_the_list_of_claims_is_current(pages: Pages) -> None:
+    assert (DOCS / "claims.md").read_text("utf-8") == pages.claims.page(), "run: python docs/claims.py"
+
+
+def test_a_number_that_changes_is_noticed(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = dict(pages.stored.tables("fig6"))
+    tables["bounces"] = tables["bounces"].assign(start=lambda table: table["start"] + 0.01)
+    original = pages.stored.tables
+    monkeypatch.setattr(pages.stored, "tables", lambda name: tables if name == "fig6" else original(name))
+    assert (DOCS / "findings.md").read_text("utf-8") != pages.findings.page()
+
+
+def test_every_experiment_is_stored_with_its_preset_or_named(pages: Pages) -> None:
+    named = set(pages.claims.NOT_STORED)
+    held = {path.parent.name for path in pages.stored.FOLDER.glob("*/settings.yaml")}
+    assert held | named == set(catalog.names())
+    assert not held & named
+    for name in held:
+        assert pages.stored.job(pages.stored.FOLDER / name) == catalog.find(name)(), "settings have changed"
+
+
+def test_every_claim_has_a_null_or_the_reason_why_not(pages: Pages) -> None:
+    for claim in pages.stored.claims().values():
+        assert pages.claims.null(claim), f"{claim.id}: a null, or its reason in docs/claims.py"
+    unknown = set(pages.claims.WITHOUT_NULL) - set(pages.stored.claims())
+    assert not unknown
+
+
+def test_every_claim_of_the_sources_is_listed(pages: Pages) -> None:
+    listed = {*pages.stored.claims(), *(claim["id"] for claim in pages.claims.of_checks())}
+    for template, places in ids().items():
+        experiments = {place.split("/")[1] for place in places}
+        if not experiments & set(pages.claims.NOT_STORED) and not template.startswith("["):
+            assert any(re.fullmatch(template, name) for name in listed), (template, places)
+
+
+@pytest.mark.slow
+def test_the_errata_are_what_joma_check_computes(pages: Pages) -> None:
+    computed = run_checks()
+    assert (DOCS / "errata.md").read_text("utf-8") == pages.errata.page(computed), (
+        "run: python docs/errata.py"
+    )
+    assert [pages.errata.kept(claim) for claim in computed] == pages.claims.of_checks()
