@@ -32,6 +32,18 @@ def test_monitor_says_where_a_run_stands(tmp_path: Path, capsys: pytest.CaptureF
     assert {message["kind"] for message in told["messages"]} == {"state"}
 
 
+def test_a_folder_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    joma.Monitor(nn.Linear(2, 2), folder=tmp_path / "live").close()
+    facts = tmp_path / "live" / "monitor.json"
+    facts.write_text(json.dumps({**json.loads(facts.read_text()), "version": 1}))
+    for words in (
+        ["monitor", str(tmp_path / "live")],
+        ["report", str(tmp_path), "-o", str(tmp_path / "p.html")],
+    ):
+        assert cli.main(words) == 2
+        assert "written in version 1 of a monitor's folder" in capsys.readouterr().err
+
+
 def test_no_monitors_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["monitor", str(tmp_path)]) == 2
     assert "no monitor's folder" in capsys.readouterr().err

@@ -66,7 +66,7 @@ def _told(axis: Axes, messages: Sequence[Message]) -> None:
             axis.plot(
                 steps, np.full(len(steps), 0.95), marker, color=colour, transform=height, label=words, ms=6
             )
-    axis.legend(loc="upper right", ncols=5)
+    axis.legend(loc="best", ncols=2)
 
 
 def _heat_map(
@@ -120,7 +120,7 @@ def _ranks(axis: Axes, table: pd.DataFrame) -> None:
                 line["step"], line["value"], ".-", color=colour, lw=0.9, label=words if number == 0 else None
             )
     axis.set(ylabel="stable rank", yscale="log")
-    axis.legend(loc="upper right", ncols=2)
+    axis.legend(loc="best", ncols=2)
 
 
 def _nothing(axis: Axes, words: str) -> None:

@@ -18,7 +18,7 @@ from joma.probes.live.rows import COLUMNS
 _FACTS, _TABLE, _STATE = "monitor.json", "monitor.parquet", "state.json"
 _MESSAGES = "messages.json"
 _PART = re.compile(r"part-(\d{9})\.parquet")
-VERSION = 2
+VERSION = 3
 
 
 @dataclass
@@ -156,8 +156,18 @@ def read_messages(path: Path) -> list[Message]:
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """What the run is: model, cadence, statistics."""
-    return _read(path / _FACTS)
+    """What the run is: model, cadence, statistics.
+
+    Raises:
+        RunDirectoryError: a damaged file, or a folder that another version wrote.
+    """
+    facts = _read(path / _FACTS)
+    if facts.get("version") != VERSION:
+        raise RunDirectoryError(
+            f"{path} was written in version {facts.get('version')} of a monitor's folder, and this joma "
+            f"reads version {VERSION}; read it with the joma that wrote it."
+        )
+    return facts
 
 
 def _parts(path: Path) -> list[Path]:
