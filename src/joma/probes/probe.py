@@ -114,7 +114,7 @@ def probe(
         InputError: a model, text or setting that cannot be used as it is, and whatever could not be measured.
         UnfinishedError: out of memory.
     """
-    wanted = _check_sections(sections)
+    wanted = check_sections(sections)
     check_null(null)
     progress = progress or Progress()
     if (text is None) == (batches is None):
@@ -304,7 +304,12 @@ def _kept(
     return {name: progress.part(name, partial(one, name)) for name in names}
 
 
-def _check_sections(sections: Sequence[str] | None) -> list[str]:
+def check_sections(sections: Sequence[str] | None) -> list[str]:
+    """The sections in their order, if all are known; all by default.
+
+    Raises:
+        InputError: an unknown one, or none at all.
+    """
     if sections is None:
         return list(SECTIONS)
     names = [sections] if isinstance(sections, str) else list(sections)

@@ -21,12 +21,19 @@ from joma.instruments.track.placing import Piece, notes_of_omissions, placed
 from joma.probes.series.find import find_series
 from joma.probes.series.measuring import changes_table, wanted_tensors, weights_table
 from joma.probes.series.members import Member, Note, lines, notes_on, select
-from joma.probes.series.reading import DETAILS, text_tables
+from joma.probes.series.reading import DETAILS, check_reading, text_tables
 from joma.probes.series.source import Series, kept_of
 from joma.probes.weights.checkpoints import Checkpoint, open_checkpoint
 from joma.probes.weights.omissions import OMITTED
 
 _NO_TEXT = "no text was given, so weights alone were measured: --text adds attention entropy and loss"
+
+
+def checked(settings: TrackRun) -> None:
+    """Raises InputError where no checkpoint could be measured with these settings."""
+    settings.check_complete()
+    if settings.reads_text:
+        check_reading(settings.reading, settings.sections, settings.statistics)
 
 
 def measure_one(settings: TrackRun, path: Path) -> None:

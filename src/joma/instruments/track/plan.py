@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from joma.instruments.track import TrackRun
-from joma.instruments.track.measured import measure_one
+from joma.instruments.track.measured import checked, measure_one
 from joma.probes.series.find import find_series
 from joma.probes.series.measuring import wanted_tensors
 from joma.probes.series.members import select
@@ -65,6 +65,7 @@ class Plan:
 
 def plan(settings: TrackRun) -> Plan:
     """Look at the series, and measure one checkpoint for the time that it takes."""
+    checked(settings)
     found = find_series(settings.series, settings.revisions)
     chosen = select(found.members, settings.revisions)
     same: dict[str, str] = {}

@@ -8,7 +8,7 @@ import pandas as pd
 
 from joma.errors import UnfinishedError
 from joma.instruments.track import TrackRun
-from joma.instruments.track.measured import Measured
+from joma.instruments.track.measured import Measured, checked
 from joma.instruments.track.orders import dates, layer_curves, orders
 from joma.instruments.track.parts import Parts
 from joma.instruments.track.summary import layer_summary
@@ -23,7 +23,7 @@ _POLL_SECONDS, _DISTANT_POLL_SECONDS = 2.0, 60.0
 
 def run(settings: TrackRun, progress: Progress) -> dict[str, pd.DataFrame]:
     """What the settings ask for; with ``follow``, until no checkpoint has come for so long."""
-    settings.check_complete()
+    checked(settings)
     parts = Parts(progress)
     while True:
         before, _ = _listing(settings) if settings.follow else ([], False)

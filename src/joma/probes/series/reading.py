@@ -12,17 +12,28 @@ from torch import nn
 from torch.nn import functional
 
 from joma.errors import InputError
-from joma.probes.probe import probe
+from joma.files import regular
+from joma.probes.probe import check_sections, probe
 from joma.probes.reading.loading import load_model
 from joma.probes.reading.passes import logits_of, run_batch
 from joma.probes.reading.settings import Reading
 from joma.probes.reading.texts import Windows, windows
 from joma.probes.series.rows import Row
+from joma.probes.watching.measuring import check_statistics
 from joma.progress import Progress
 
 DETAILS = ("coherence", "joint_dynamics", "salience")
 """Sections of a probe whose own tables are kept beside the curves."""
 _CURVES = {"cosine": "coherence", "index": "joint_dynamics"}
+
+
+def check_reading(reading: Reading, sections: Sequence[str], statistics: Sequence[str]) -> None:
+    """Raises InputError where no model could be read with these settings: told once, not by checkpoint."""
+    text = reading.arguments()["text"]
+    if isinstance(text, Path):
+        regular(text)
+    check_sections(sections)
+    check_statistics(statistics)
 
 
 def text_tables(
