@@ -125,7 +125,7 @@ def test_weights_count_where_the_text_cannot_be_read(
     words = ["track", str(tmp_path / "run"), "--text", str(series / "text.npy"), "--length", str(LENGTH)]
     assert main([*words, "--out", str(tmp_path / "out"), "-q", "--json"]) == 1
     printed = capsys.readouterr()
-    assert "step2 on the text" in printed.err
+    assert "step2 cannot read the text" in printed.err
     values = pd.DataFrame(json.loads(printed.out)["tables"]["values"])
     assert set(values[values["metric"] == "stable_rank"]["step"]) == {1, 2, 3}
     assert set(values[values["metric"] == "loss"]["step"]) == {1, 3}

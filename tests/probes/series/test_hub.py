@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import huggingface_hub
 import pandas as pd
 import pytest
 import torch
@@ -272,3 +277,63 @@ def test_shapes_are_known_by_the_headers_alone(hub: Hub) -> None:
     shapes = [series.shapes(member) for member in series.members]
     assert shapes[0] == shapes[1] != shapes[2]
     assert hub.sent.total() <= 3 * 33_000
+
+
+def _cached(home: Path, hub: Hub, name: str) -> None:
+    """A revision as the hub's own cache keeps it: contents under their hashes, links to them."""
+    folder, commit = home / "hub" / "models--lab--tiny", hashlib.sha1(name.encode()).hexdigest()
+    for part in ("blobs", "refs", f"snapshots/{commit}"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    (folder / "refs" / name).write_text(commit)
+    for file in (hub.model("lab/tiny") / name).iterdir():
+        content = file.read_bytes()
+        git = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        blob = hashlib.sha256(content).hexdigest() if file.suffix in (".safetensors", ".bin") else git
+        (folder / "blobs" / blob).write_bytes(content)
+        (folder / "snapshots" / commit / file.name).symlink_to(folder / "blobs" / blob)
+
+
+def test_the_cache_of_the_hub_is_read_while_it_holds_what_is_listed(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    revision(hub, "step10", 0)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
+    _cached(tmp_path / "home", hub, "step10")
+    series = find_series(["lab/tiny"])
+    assert series.to_fetch(series.members[0], LOWER) == 0
+    brought = series.bring(series.members[0], LOWER, tmp_path / "here")
+    assert brought.is_relative_to(tmp_path / "home")
+    assert hub.sent.total() == 0
+    # The revision has other weights now.
+    revision_again = hub.model("lab/tiny") / "step10"
+    shutil.rmtree(revision_again)
+    revision(hub, "step10", 1)
+    series = find_series(["lab/tiny"])
+    assert series.bring(series.members[0], LOWER, tmp_path / "here").is_relative_to(tmp_path / "here")
+
+
+def test_offline_the_cache_alone_counts(hub: Hub, tmp_path: Path) -> None:
+    for number, name in enumerate(("step10", "step20")):
+        revision(hub, name, number)
+        _cached(tmp_path / "home", hub, name)
+    code = (
+        "import sys\nfrom joma.errors import JomaError\nfrom joma.probes.series.find import find_series\n"
+        "for name in sys.argv[1:]:\n"
+        "    try:\n        print([one.name for one in find_series([name]).members])\n"
+        "    except JomaError as error:\n        print(error)"
+    )
+    words = [sys.executable, "-c", code, "lab/tiny", "lab/other"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path, check=True)
+    found, refused = done.stdout.strip().splitlines()
+    assert found == "['step10', 'step20']"
+    assert "HF_HUB_OFFLINE is set" in refused
+    assert hub.sent.total() == 0
+
+
+def test_a_place_for_downloads_that_is_none_is_named(hub: Hub, tmp_path: Path) -> None:
+    revision(hub, "step10", 0)
+    series = find_series(["lab/tiny"])
+    (tmp_path / "file").touch()
+    with pytest.raises(JomaError, match="choose another place"):
+        series.bring(series.members[0], LOWER, tmp_path / "file")

@@ -109,7 +109,7 @@ def test_selection() -> None:
 
 def test_no_step_in_any_name_and_nothing_there(tmp_path: Path) -> None:
     checkpoint(tmp_path / "final", 0)
-    with pytest.raises(InputError, match="no checkpoint whose name tells a step"):
+    with pytest.raises(InputError, match=r"no checkpoint whose name tells a step \(it holds final\)"):
         find_series([str(tmp_path)])
     with pytest.raises(InputError, match="does not exist"):
         find_series([str(tmp_path / "step1"), str(tmp_path / "step2")])

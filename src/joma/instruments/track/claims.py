@@ -88,7 +88,7 @@ def answer(settings: TrackRun, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     else:
         longest = int(found["points"].max()) if len(found) else 0
         said.append(
-            f"No dip can be told from noise: the longest curve has {longest} points of the 8 it needs."
+            f"No dip can be told from noise: the longest curve has {longest} of the 8 points it needs."
         )
     lost, others = notes[notes["lost"]], notes[~notes["lost"]]
     if len(lost):

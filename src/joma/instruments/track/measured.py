@@ -52,6 +52,13 @@ def on_text(settings: TrackRun, path: Path) -> dict[str, pd.DataFrame]:
     return text_tables(path, settings.reading, sections, settings.statistics, settings.layers)
 
 
+def _unreadable(member: Member, error: JomaError) -> Note:
+    text = str(error)
+    return Note(
+        "unreadable", member.name, text if member.name in text else f"{member.name}: {text}", lost=True
+    )
+
+
 @dataclass
 class Measured:
     """One series, measured."""
@@ -103,7 +110,7 @@ class Measured:
                 signatures[member.name] = self._shapes(found, member)
                 readable.append(member)
             except JomaError as error:
-                self.notes.append(Note("unreadable", member.name, f"{member.name}: {error}", lost=True))
+                self.notes.append(_unreadable(member, error))
         known = [one for one in signatures.values() if one]
         usual = max(known, key=known.count, default="")
         for member in readable:
@@ -153,7 +160,7 @@ class Measured:
             try:
                 tables = self._weights(found, member, earlier, following, fetched)
             except JomaError as error:
-                self.notes.append(Note("unreadable", member.name, f"{member.name}: {error}", lost=True))
+                self.notes.append(_unreadable(member, error))
                 fetched.done(member)
                 continue
             if self.settings.reads_text:
@@ -201,7 +208,8 @@ class Measured:
         try:
             tables = self.parts.several(names, lambda: on_text(self.settings, fetched.path(member)))
         except JomaError as error:
-            self.notes.append(Note("text", member.name, f"{member.name} on the text: {error}", lost=True))
+            text = f"{member.name} cannot read the text: {error}"
+            self.notes.append(Note("text", member.name, text, lost=True))
             return []
         for name in details:
             self.details.setdefault(name, []).append((member, before[-1] if before else None, [tables[name]]))

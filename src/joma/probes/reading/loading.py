@@ -125,40 +125,26 @@ def _from_hub(name: str, revision: str | None) -> Path:
         raise InputError(
             f"there is no folder {name!r} here, and a model of the hub needs: pip install 'joma[hf]'."
         )
-    from huggingface_hub import HfApi, errors, snapshot_download
+    from huggingface_hub import HfApi, snapshot_download
+
+    from joma.probes.reading.hub_words import BrokenOffError, in_words
 
     with contextlib.suppress(Exception):  # not in the cache, or not whole
         cached = Path(snapshot_download(name, revision=revision, local_files_only=True))
         if open_checkpoint(cached).entries:
             return cached
-    version = f" --revision {revision}" if revision else ""
-    advice = (
-        f"where there is a network, download it (hf download {name}{version} --local-dir FOLDER), "
-        "and give the folder"
-    )
     try:
-        info = HfApi().model_info(name, revision=revision, timeout=10)
-        files = [sibling.rfilename for sibling in info.siblings or []]
-        weights = "*.safetensors" if any(f.endswith(".safetensors") for f in files) else "*.bin"
-        return Path(
-            snapshot_download(
-                name, revision=revision, allow_patterns=[*_PLAIN_FILES, weights], ignore_patterns=["*/*"]
+        with in_words(name, revision):
+            info = HfApi().model_info(name, revision=revision, timeout=10)
+            files = [sibling.rfilename for sibling in info.siblings or []]
+            weights = "*.safetensors" if any(f.endswith(".safetensors") for f in files) else "*.bin"
+            return Path(
+                snapshot_download(
+                    name, revision=revision, allow_patterns=[*_PLAIN_FILES, weights], ignore_patterns=["*/*"]
+                )
             )
-        )
-    except errors.GatedRepoError as error:
-        raise InputError(
-            f"the model {name!r} is gated: accept its terms on the hub, run: hf auth login."
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise InputError(f"the model {name!r} has no revision {revision!r} on the hub.") from error
-    except errors.RepositoryNotFoundError as error:
-        raise InputError(
-            f"{name!r} is neither a path here nor a public model on the hub; check the name."
-        ) from error
-    except Exception as error:  # of many libraries, all of one meaning here
-        raise InputError(
-            f"{name!r} is no path here and the hub cannot be reached for it ({first_line(error)}); {advice}."
-        ) from error
+    except BrokenOffError as error:  # nothing was begun that could be continued
+        raise InputError(str(error)) from error
 
 
 def _from_disk(path: Path, dtype: torch.dtype | None, trust: bool) -> nn.Module:

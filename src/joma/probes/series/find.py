@@ -30,6 +30,9 @@ def find_series(named: Sequence[str], revisions: Sequence[str] = ("all",)) -> Se
         series = LocalSeries(paths)
     if not series.members:
         reasons = "; ".join(note.text for note in series.notes[:3])
+        if not reasons and paths[0].is_dir():
+            held = sorted(child.name for child in paths[0].iterdir())
+            reasons = f"it holds {', '.join(held[:3])}{', ...' * (len(held) > 3)}" if held else ""
         raise InputError(
             f"{', '.join(named[:3])}: no checkpoint whose name tells a step ({reasons or 'nothing there'}); "
             "give names such as step1000 or checkpoint-500."

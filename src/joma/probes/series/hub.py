@@ -20,14 +20,15 @@ from huggingface_hub import HfApi, errors
 from huggingface_hub.hf_api import RepoFile
 
 from joma.errors import InputError, JomaError, UnfinishedError
-from joma.files import parse_json, whole_file, write_text
+from joma.files import parse_json, storage_error, whole_file, write_text
+from joma.probes.reading.hub_words import in_words
 from joma.probes.series.files import is_plain_path, weight_files, why_none
 from joma.probes.series.local import LocalSeries
 from joma.probes.series.members import Member, Note, lines
 from joma.probes.series.names import place_of
 from joma.probes.series.ranged import Header, holds, read_header, write_wanted
 from joma.probes.series.source import Series, Wanted, grouped, signature
-from joma.probes.series.transport import in_words, ranged
+from joma.probes.series.transport import ranged
 from joma.probes.weights.shard import TensorEntry
 
 _LISTED_AT_ONCE = 8
@@ -156,8 +157,11 @@ class HubSeries(Series):
         folder = into / self.content(member)
         ranged = wanted is not None and weights[0].endswith(".safetensors")
         need = self.to_fetch(member, wanted)
-        into.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(into).free
+        try:
+            into.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(into).free
+        except OSError as error:
+            raise storage_error(error, into) from error
         if need + _SPARE_DISK > free:
             raise UnfinishedError(
                 f"{member.name}: {need:,} bytes are to be fetched and {into} has room for {free:,}; free "
