@@ -62,9 +62,7 @@ def _all_tables(settings: TrackRun, parts: Parts) -> dict[str, pd.DataFrame]:
     if values.empty:
         lost = tables["notes"][tables["notes"]["lost"]]["text"]
         reasons = "; ".join(text.rstrip(".") for text in lost[:3])
-        raise UnfinishedError(
-            f"no checkpoint of {settings.reading.model} could be measured: {reasons}."
-        )
+        raise UnfinishedError(f"no checkpoint of {settings.reading.model} could be measured: {reasons}.")
     level = values[values["metric"].isin(_JUDGED) & (values["against"] == "")]
     tables["bounces"] = bounces(level, seed=settings.seed)
     tables["dates"] = dates(layer_curves(values))
