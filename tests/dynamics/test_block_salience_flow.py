@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from joma.dynamics.block_salience_flow import integrate_joint, integrate_salience
-from joma.errors import InputError
+from joma.errors import DivergenceError, InputError
 from joma.theory import block_salience, salience
 from joma.theory.drift import of_samples, plant, towards
 from joma.theory.isotropic import RELU
@@ -104,6 +104,13 @@ def test_bad_input(change, words):
 
 
 def test_times_beyond_float64_are_refused():
+    with pytest.raises(DivergenceError, match="earlier times"):
+        integrate_salience([1e6], [0.0, 1e300])
+
+
+def test_salience_has_no_negative_times_no_zero_and_no_negative_kappa():
+    with pytest.raises(InputError, match="kappa = -1"):
+        integrate_salience([1.0], [1.0], kappa=-1.0)
     with pytest.raises(InputError, match="negative"):
         integrate_salience([1.0], [-1.0])
     with pytest.raises(InputError, match="mu is 0"):

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joma.checks.stack import RATES, course, drift, theorem1_stack
+from joma.dynamics.stack_flow import solve
 from joma.errors import InputError
 from joma.theory.activation import activation
-from joma.theory.stack import Layer, directions, random_stack
+from joma.theory.stack import Layer, directions, invariant, random_stack, reduced_logits
 
 X = np.random.default_rng(0).random((7, 5))
 LABELS = np.array([0, 1, 2, 0, 1, 2, 2])
@@ -56,5 +57,27 @@ def test_layers_that_do_not_fit_are_refused():
         directions(random_stack((5, 2), (1,), 0), X, LABELS, SOFTPLUS)
     with pytest.raises(InputError, match="do not match"):
         random_stack((5, 4, 3), (1,), 0)
+    with pytest.raises(InputError, match="there is no layer"):
+        directions([], X, LABELS, SOFTPLUS)
+    with pytest.raises(InputError, match="whole numbers"):
+        directions(random_stack((5, 3), (1,), 0), X, LABELS + 0.5, SOFTPLUS)
+    with pytest.raises(InputError, match=r"weights \(1, 3, 5\), bias \(1, 2\)"):
+        Layer(np.ones((1, 3, 5)), np.zeros((1, 2)), np.zeros((1, 5)))
     with pytest.raises(InputError, match="layer 1 reads 4"):
         directions([Layer(np.ones((1, 3, 4)), np.zeros((1, 3)), np.zeros((1, 4)))], X, LABELS, SOFTPLUS)
+
+
+def test_rates_and_weights_that_make_no_sense_are_refused():
+    (layer,) = random_stack((5, 3), (1,), 0)
+    with pytest.raises(InputError, match=r"weight_rate = 0\.0"):
+        invariant(layer, weight_rate=0.0)
+    with pytest.raises(InputError, match=r"attention_rate = -1\.0"):
+        reduced_logits(layer.weights, layer, attention_rate=-1.0)
+    with pytest.raises(InputError, match=r"weights \(1, 2, 5\) must be \(1, 3, 5\)"):
+        reduced_logits(layer.weights[:, :2], layer)
+    with pytest.raises(InputError, match=r"attention_rate = -1\.0"):
+        solve([layer], X, LABELS, SOFTPLUS, [0.0, 1.0], attention_rate=-1.0)
+    with pytest.raises(InputError, match=r"attention_rate = 0\.0"):
+        solve([layer], X, LABELS, SOFTPLUS, [0.0, 1.0], attention_rate=0.0, reduced=True)
+    with pytest.raises(InputError, match="increasing"):
+        solve([layer], X, LABELS, SOFTPLUS, [1.0, 0.0])

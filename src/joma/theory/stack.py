@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joma.arguments import Array, arrays, whole
+from joma.arguments import Array, arrays, positive, whole
 from joma.errors import InputError
 from joma.theory.activation import Activation
 
@@ -34,6 +34,14 @@ class Layer:
     """``xi`` (G, K)."""
     logits: Array
     """``z`` (G, M)."""
+
+    def __post_init__(self) -> None:
+        v = np.shape(self.weights)
+        if len(v) != 3 or np.shape(self.bias) != v[:2] or np.shape(self.logits) != (v[0], v[2]):
+            raise InputError(
+                f"stack: a layer of weights {v}, bias {np.shape(self.bias)} and logits "
+                f"{np.shape(self.logits)} does not fit; give (G, K, M), (G, K) and (G, M)."
+            )
 
 
 def random_stack(
@@ -77,6 +85,8 @@ def directions(
         InputError: layers that do not fit each other, the inputs or the labels.
     """
     (x,) = arrays("stack.directions", inputs=(inputs, "N M"))
+    if not layers:
+        raise InputError("stack: there is no layer; give at least one.")
     seen = []
     for number, layer in enumerate(layers):
         if layer.weights.shape[2] != x.shape[1]:
@@ -94,10 +104,12 @@ def directions(
     if (
         layers[-1].bias.shape[0] != 1
         or np.shape(labels) != (len(x),)
+        or not np.issubdtype(np.asarray(labels).dtype, np.integer)
         or not np.all((labels >= 0) & (labels < classes))
     ):
         raise InputError(
-            f"stack: labels {np.shape(labels)} must be {len(x)} classes below {classes}, of one group."
+            f"stack: labels {np.shape(labels)} must be {len(x)} whole numbers, classes below {classes}, of "
+            "one group."
         )
     shifted = x - x.max(axis=1, keepdims=True)
     log_share = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
@@ -120,15 +132,31 @@ def directions(
 
 
 def invariant(layer: Layer, *, weight_rate: float = 1.0, attention_rate: float = 1.0) -> Array:
-    """``z - eta_z/(2 eta_w) sum_k v_k^2`` (G, M): constant along the joint flow."""
-    return np.asarray(
-        layer.logits - 0.5 * attention_rate / weight_rate * np.square(layer.weights).sum(axis=1)
-    )
+    """``z - eta_z/(2 eta_w) sum_k v_k^2`` (G, M): constant along the joint flow.
+
+    Raises InputError for a ``weight_rate`` that is not positive or a negative ``attention_rate``.
+    """
+    kappa = _kappa("stack.invariant", weight_rate, attention_rate)
+    return np.asarray(layer.logits - 0.5 * kappa * np.square(layer.weights).sum(axis=1))
 
 
 def reduced_logits(
     weights: Array, start: Layer, *, weight_rate: float = 1.0, attention_rate: float = 1.0
 ) -> Array:
-    """``z`` (G, M) as a function of ``v`` (G, K, M): attention integrated out."""
+    """``z`` (G, M) as a function of ``v`` (G, K, M): attention integrated out.
+
+    Raises InputError for weights of another shape than the start's, and for rates as :func:`invariant` does.
+    """
+    if np.shape(weights) != start.weights.shape:
+        raise InputError(
+            f"stack.reduced_logits: weights {np.shape(weights)} must be {start.weights.shape}, as those of "
+            "the start."
+        )
+    kappa = _kappa("stack.reduced_logits", weight_rate, attention_rate)
     grown = np.square(weights).sum(axis=1) - np.square(start.weights).sum(axis=1)
-    return np.asarray(start.logits + 0.5 * attention_rate / weight_rate * grown)
+    return np.asarray(start.logits + 0.5 * kappa * grown)
+
+
+def _kappa(where: str, weight_rate: float, attention_rate: float) -> float:
+    turn = positive(where, "attention_rate", attention_rate, zero=True)
+    return turn / positive(where, "weight_rate", weight_rate)
