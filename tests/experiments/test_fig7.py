@@ -86,5 +86,5 @@ def test_a_real_training_is_tracked(tmp_path: Path) -> None:
     found = settings.run(Progress(quiet=True))
     curves = found["curves"]
     assert sorted(curves["step"].unique()) == list(range(1, 9))
-    assert set(curves["metric"]) == {"stable_rank", "entropy"}
-    assert curves[curves["metric"] == "entropy"]["value"].between(0, np.log(16)).all()
+    assert set(curves["metric"]) == {"stable_rank", "attention_entropy"}
+    assert curves[curves["metric"] == "attention_entropy"]["value"].between(0, np.log(16)).all()

@@ -47,7 +47,7 @@ def test_every_section_is_measured_of_a_model_that_allows_all(folder: Path) -> N
     layers = found.tables["layers"]
     assert layers["layer"].tolist() == [0, 1]
     heads = found.tables["attention"]
-    own = heads[(heads["layer"] == 1) & (heads["metric"] == "entropy")]["value"]
+    own = heads[(heads["layer"] == 1) & (heads["metric"] == "attention_entropy")]["value"]
     assert layers["entropy"][1] == pytest.approx(own.mean())
     assert layers["lowest"][1] == own.min()
     model = found.tables["model"].iloc[0]

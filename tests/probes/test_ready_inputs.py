@@ -14,7 +14,7 @@ def test_images_are_probed() -> None:
     batch = tiny_batch("vit")
     found = joma.probe(tiny_model("vit"), batches=[batch, batch])
     table = found.tables["attention"]
-    entropy = table[table["metric"] == "entropy"].sort_values(["layer", "head"])
+    entropy = table[table["metric"] == "attention_entropy"].sort_values(["layer", "head"])
     expected = eager_entropies("vit", batch)["self"].flatten()
     assert entropy["value"].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
     missing = found.tables["not_measured"].set_index("section")["reason"]

@@ -10,10 +10,10 @@ import pandas as pd
 
 from joma.cli.options import MonitorOptions
 from joma.errors import InputError
+from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.measures.change.detector import LEARNING, SETTLING, fewest_looks
 from joma.measures.change.e_detector import threshold
 from joma.probes.live.folder import read_facts, read_messages, read_state, read_table
-from joma.probes.live.rows import ATTENTION_ENTROPY
 
 _SECONDS = 5.0
 

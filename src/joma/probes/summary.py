@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from joma.measures.attention.statistics import ATTENTION_ENTROPY
+
 if TYPE_CHECKING:
     import pandas
 
@@ -30,12 +32,17 @@ def layer_summary(tables: Mapping[str, pandas.DataFrame]) -> pandas.DataFrame:
             index=["layer", "module", "call", "head"], columns="metric", values="value"
         )
         layers = heads.groupby("layer")
-        names = {"entropy": "entropy", "normalised_entropy": "normalised", "first_key_mass": "first_key"}
+        names = {
+            ATTENTION_ENTROPY: "entropy",
+            "normalised_entropy": "normalised",
+            "first_key_mass": "first_key",
+        }
         for metric, name in names.items():
             if metric in heads:
                 columns[name] = layers[metric].mean()
-        if "entropy" in heads:
-            columns["lowest"], columns["highest"] = layers["entropy"].min(), layers["entropy"].max()
+        if ATTENTION_ENTROPY in heads:
+            entropies = layers[ATTENTION_ENTROPY]
+            columns["lowest"], columns["highest"] = entropies.min(), entropies.max()
     if "ranks" in tables:
         ranks = tables["ranks"]
         ranks = ranks[(ranks["metric"] == "stable_rank") & ranks["layer"].notna()]

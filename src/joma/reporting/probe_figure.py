@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 from numpy.typing import NDArray
 
+from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.reporting.figures import PALETTE, ink, panels
 
 _LINES_SHOWN = 6
@@ -27,7 +28,7 @@ def draw_probe(tables: Mapping[str, pd.DataFrame]) -> Figure:
     if "attention" in tables:
         attention = tables["attention"]
         drawings += [
-            lambda axes: _heat_map(axes, attention, "entropy", "attention entropy (nats)"),
+            lambda axes: _heat_map(axes, attention, ATTENTION_ENTROPY, "attention entropy (nats)"),
             lambda axes: _heat_map(axes, attention, "first_key_mass", "mass on the first key", top=1.0),
             lambda axes: _by_position(axes, tables["positions"]),
         ]
@@ -105,7 +106,7 @@ def _short(module: str) -> str:
 
 
 def _by_position(axes: Axes, table: pd.DataFrame) -> None:
-    rows = table[table["metric"] == "entropy"]
+    rows = table[table["metric"] == ATTENTION_ENTROPY]
     axes.set_title("entropy by position, mean over heads")
     if rows.empty:
         _nothing(axes, "entropy was not measured")

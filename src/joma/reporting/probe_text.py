@@ -9,6 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from joma.measures.attention.statistics import ATTENTION_ENTROPY
+
 _STANDS_OUT = 4.0
 _PAIRS_SHOWN = 5
 _LEGEND = {
@@ -58,7 +60,7 @@ def _of_attention(layers: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> s
 def _odd_head(tables: Mapping[str, pd.DataFrame]) -> str:
     """The head that stands farthest from its layer, where one stands out at all."""
     rows = tables["attention"]
-    rows = rows[rows["metric"].isin(("entropy", "attention_entropy"))]
+    rows = rows[rows["metric"] == ATTENTION_ENTROPY]
     heads = rows.groupby(["layer", "head"])["value"].mean().unstack("head")
     if heads.shape[1] < 3:
         return ""

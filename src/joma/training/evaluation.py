@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from joma.data.text import TokenText, validation_windows
+from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.measures.entropy import entropy_of_probabilities
 from joma.measures.ranks.stable_rank import stable_rank_estimate
 from joma.models.language_model import LanguageModel
@@ -45,7 +46,7 @@ class HeldOutText:
             if with_loss:
                 loss += _summed_loss(model, hidden.flatten(0, 1), targets.flatten())
         rows = [
-            _row(step, "attention_entropy", value / self.inputs.numel(), "nats", layer, head)
+            _row(step, ATTENTION_ENTROPY, value / self.inputs.numel(), "nats", layer, head)
             for layer, heads in sorted(sums.items())
             for head, value in enumerate(heads.tolist())
         ]

@@ -54,7 +54,7 @@ def test_every_section_is_measured_or_says_why_not(family: str) -> None:
         else:
             assert len(reasons[section]) > 20
     heads = found.tables["attention"]
-    entropy = heads[heads["metric"] == "entropy"]
+    entropy = heads[heads["metric"] == "attention_entropy"]
     assert entropy["value"].between(0, np.log(20) + 1e-6).all()
     if family in FULL:
         assert not reasons

@@ -67,9 +67,9 @@ def test_layers_and_heads_can_be_chosen() -> None:
         model, windows(texts(8)), statistics=["entropy", "first_key_mass"], layers=[1], heads=[2, 0]
     )
     assert per_head["layer"].unique().tolist() == [1]
-    assert per_head[per_head["metric"] == "entropy"]["head"].tolist() == [0, 2]
+    assert per_head[per_head["metric"] == "attention_entropy"]["head"].tolist() == [0, 2]
     assert per_head["standard_error"].isna().all()  # one batch tells nothing of the spread
-    assert set(by_position["metric"]) == {"entropy", "first_key_mass"}
+    assert set(by_position["metric"]) == {"attention_entropy", "first_key_mass"}
     with pytest.raises(InputError, match="no head 9"):
         attention_statistics(model, windows(texts(8)), heads=[9])
     with pytest.raises(InputError, match="chose none"):

@@ -140,7 +140,11 @@ def test_top_layers_above_bottom_layers() -> None:
 
 
 def table(series: str, values: np.ndarray, steps: np.ndarray, **key: object) -> pd.DataFrame:
-    key = dict.fromkeys(CURVE, "") | {"series": series, "layer": 0, "head": None, "metric": "entropy"} | key
+    key = (
+        dict.fromkeys(CURVE, "")
+        | {"series": series, "layer": 0, "head": None, "metric": "attention_entropy"}
+        | key
+    )
     return pd.DataFrame({**key, "step": steps, "value": values})
 
 

@@ -9,11 +9,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from joma.experiments.fig7 import Fig7
+from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.reporting.figures import PALETTE, panels
 
 _PANELS = {
     ("stable_rank", "lower"): "stable rank, lower MLP",
-    ("entropy", "attention"): "attention entropy (nats)",
+    (ATTENTION_ENTROPY, "attention"): "attention entropy (nats)",
 }
 
 

@@ -16,13 +16,14 @@ from joma.experiments.fig7 import Fig7
 from joma.experiments.fig7.training import train
 from joma.instruments.track import TrackRun
 from joma.instruments.track.orders import dates, layer_curves
+from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.measures.bounce import bounce
 from joma.probes.series.find import find_series
 from joma.probes.series.measuring import wanted_tensors
 from joma.probes.series.members import select
 from joma.progress import Progress
 
-_FOLLOWED = (("stable_rank", "lower"), ("entropy", "attention"))
+_FOLLOWED = (("stable_rank", "lower"), (ATTENTION_ENTROPY, "attention"))
 _LEAST_POINTS, _LEAST_RUNS, _LEVEL = 8, 3, 0.05
 _DOWNLOADS = ["model", "members", "bytes", "note"]
 

@@ -12,10 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from joma.instruments.track import TrackRun
+from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.reporting.figures import PALETTE, ink, panels
 
 _TITLES = {
-    ("entropy", "attention"): "attention entropy (nats)",
+    (ATTENTION_ENTROPY, "attention"): "attention entropy (nats)",
     ("stable_rank", "lower"): "stable rank, lower MLP",
     ("stable_rank", "query_key"): "stable rank, queries times keys",
     ("change_norm", "lower"): "|W(t) - W(t')|, lower MLP, neighbours",

@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 
 from joma.arguments import Array
+from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.probes.series.waves import half_back, half_fallen, layer_order
 
 _MATRICES = ("lower", "gate", "query", "key", "value", "output", "query_key")
 _FOLLOWED = [
     *(("stable_rank", matrix) for matrix in _MATRICES),
     ("spectral_entropy", "query_key"),
-    ("entropy", "attention"),
+    (ATTENTION_ENTROPY, "attention"),
 ]
 _MOVES: dict[str, Callable[[Array, Array], float]] = {"fall": half_fallen, "return": half_back}
 KEY = ("series", "line", "stack", "metric", "matrix")

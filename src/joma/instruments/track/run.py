@@ -12,12 +12,13 @@ from joma.instruments.track.measured import Measured, checked
 from joma.instruments.track.orders import dates, layer_curves, orders
 from joma.instruments.track.parts import Parts
 from joma.instruments.track.summary import layer_summary
+from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.probes.series.curves import bounces, early_warnings, side_by_side
 from joma.probes.series.find import find_series
 from joma.probes.series.members import Member
 from joma.progress import Progress
 
-_JUDGED = ("entropy", "stable_rank", "spectral_entropy", "loss")
+_JUDGED = (ATTENTION_ENTROPY, "stable_rank", "spectral_entropy", "loss")
 _POLL_SECONDS, _DISTANT_POLL_SECONDS = 2.0, 60.0
 
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-_STATISTICS = {"rank": ("stable_rank", "lower"), "entropy": ("entropy", "attention")}
+from joma.measures.attention.statistics import ATTENTION_ENTROPY
+
+_STATISTICS = {"rank": ("stable_rank", "lower"), "entropy": (ATTENTION_ENTROPY, "attention")}
 
 
 def layer_summary(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

@@ -33,9 +33,16 @@ STATISTICS: dict[str, tuple[str, str]] = {
     "entropy_among_keys": ("nats", "the entropy of p over the keys alone, the sink left out"),
 }
 """name -> (unit, definition)"""
+ATTENTION_ENTROPY = "attention_entropy"
+"""The name of attention's entropy in every table: of a training, a watch, a probe, a series, a monitor."""
 
 _POSITIONAL = {"self_mass", "previous_key_mass", "mean_distance", "distance_spread"}
 _RENYI = re.compile(r"renyi_(\d+(?:\.\d+)?)")
+
+
+def metric_of(statistic: str) -> str:
+    """A statistic's name in a table, where other things than attention have an entropy too."""
+    return ATTENTION_ENTROPY if statistic == "entropy" else statistic
 
 
 def renyi_order(name: str) -> float | None:

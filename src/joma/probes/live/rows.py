@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from joma.measures.attention.statistics import metric_of
 from joma.probes.live.look import Seen
 
-ATTENTION_ENTROPY = "attention_entropy"
-"""What tables call the statistic ``entropy`` of an attention."""
 COLUMNS = ("step", "layer", "module", "call", "head", "metric", "value", "unit", "count")
 
 
@@ -62,7 +61,7 @@ def tidy(step: int, seen: list[Seen]) -> pd.DataFrame:
                     "module": part.module,
                     "call": part.call,
                     "head": head if heads else pd.NA,
-                    "metric": ATTENTION_ENTROPY if part.metric == "entropy" else part.metric,
+                    "metric": metric_of(part.metric),
                     "value": next(numbers),
                     "unit": part.unit,
                     "count": int(next(counts)),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from joma.errors import InputError
+from joma.measures.attention.statistics import metric_of
 from joma.probes.reading.shared import Part, Section, read
 from joma.probes.reading.texts import TokenBatch
 from joma.probes.watching.measuring import Measured
@@ -145,13 +146,13 @@ class AttentionSection(Section):
         coverage = pandas.concat(self._coverages).groupby(alike, sort=False, dropna=False, as_index=False)
         covered = coverage.agg({"calls": "sum", "reason": "max"})[list(self._coverages[0])]
         per_head, by_position = [], []
-        for (layer, module, call, metric, dtype), entry in self._sums.items():
+        for (layer, module, call, statistic, dtype), entry in self._sums.items():
             chosen = _chosen_heads(self._heads, entry.value.shape[0], module)
             identity: dict[str, int | str] = {
                 "layer": layer,
                 "module": module,
                 "call": call,
-                "metric": metric,
+                "metric": metric_of(statistic),
             }
             last: dict[str, int | str] = {"unit": entry.unit, "dtype": dtype}
             per_head.append(_labelled(_per_head(entry, chosen), identity, last))

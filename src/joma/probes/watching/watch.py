@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from joma.errors import InputError
+from joma.measures.attention.statistics import metric_of
 from joma.probes.watching import registry
 from joma.probes.watching.call import AttentionCall
 from joma.probes.watching.candidates import Report
@@ -335,7 +336,7 @@ class Watch:
                 "layer": layer,
                 "module": record.module,
                 "call": record.call,
-                "metric": measured.name,
+                "metric": metric_of(measured.name),
                 "unit": measured.unit,
                 "dtype": record.dtype,
             }
