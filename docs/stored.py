@@ -1,8 +1,8 @@
 """The runs that the site's numbers stand on: kept small in docs/stored, judged afresh whenever they are read.
 
-``python docs/stored.py DIR ...`` keeps run directories (of the preset quick), and of their tables only what
-their claims need: tables that no claim reads are left out, and moments between the first and the last where
-the claims are the same without them.
+``python docs/stored.py DIR ...`` keeps run directories (of the preset quick). Small tables are kept whole. Of
+large ones only what the claims need is: those that no claim reads are left out, and columns, and moments
+between the first and the last, where the claims are the same without them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from joma.experiments.base import Experiment
 
 FOLDER = Path(__file__).parent / "stored"
 MOMENTS = ("step", "time")
+SMALL = 2000
+"""Rows of a table that is kept whole."""
 
 
 class Asked(Mapping[str, pd.DataFrame]):
@@ -67,14 +69,15 @@ def needed(experiment: Experiment, given: Mapping[str, pd.DataFrame]) -> dict[st
     """The tables without what changes no claim."""
     asked = Asked(given)
     judged = experiment.claims(asked)
-    kept = {name: given[name] for name in sorted(asked.names & set(given))}
-    for name, table in kept.items():
+    kept = {name: t for name, t in sorted(given.items()) if name in asked.names or len(t) <= SMALL}
+    large = {name: table for name, table in kept.items() if len(table) > SMALL}
+    for name, table in large.items():
         for column in MOMENTS:
-            if column in table and len(table) > 2000:
+            if column in table:
                 ends = table[column].isin([table[column].min(), table[column].max()])
                 if _same(experiment, kept | {name: table[ends].reset_index(drop=True)}, judged):
                     kept[name] = table[ends].reset_index(drop=True)
-    for name, table in kept.items():
+    for name, table in large.items():
         for column in table.columns:
             if _same(experiment, kept | {name: kept[name].drop(columns=column)}, judged):
                 kept[name] = kept[name].drop(columns=column)
