@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from joma.errors import InputError
-from joma.experiments.alarm import Alarm, run
+from joma.experiments.alarm import Alarm, run, training
 from joma.experiments.alarm import claims as judged_by
 from joma.experiments.alarm.branches import ALL, BORN_BAD, CONTINUE, MAIN, OTHERS, Branch, Group, groups
 from joma.experiments.alarm.detection import OURS, WHOLE
@@ -154,7 +154,8 @@ def test_histories_join_a_branch_to_its_own_base(tables) -> None:
     assert np.isfinite(history.values["largest_logit"]).all()
 
 
-def test_training_is_repeated_and_does_not_depend_on_the_group() -> None:
+def test_training_is_repeated_and_does_not_depend_on_the_group(monkeypatch) -> None:
+    monkeypatch.setattr(training, "SCRATCH_STEPS", 40)
     settings = Alarm(batch=1, corpus="python-reference")
     two, again, second = (
         train_group(
@@ -166,7 +167,7 @@ def test_training_is_repeated_and_does_not_depend_on_the_group() -> None:
     )
     pd.testing.assert_frame_equal(two, again, check_exact=True)
     assert list(two.columns[5:]) == COLUMNS
-    assert len(two) == 2 * 200
+    assert len(two) == 2 * 40
     assert set(second["base"]) == {1}
     early = two[(two["base"] == 1) & (two["step"] < 8)].drop(columns=[c for c in two if "spectral" in c])
     own = second[second["step"] < 8][early.columns]
@@ -175,7 +176,7 @@ def test_training_is_repeated_and_does_not_depend_on_the_group() -> None:
     )
     spectrum = two.set_index("step")["spectral_entropy.0"]
     assert spectrum.notna().groupby(level=0).all().pipe(lambda known: list(known.index[known])) == list(
-        range(10, 200, 10)
+        range(10, 40, 10)
     )
 
 

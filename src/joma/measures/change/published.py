@@ -59,10 +59,12 @@ def absolute_deviations(values: Array, *, window: int = 128) -> Array:
     NaN for a value that is not finite.
     """
     past, now = _windows(values, window)
+    # What knows of NaN takes a hundred times as long.
+    median = np.nanmedian if np.isnan(past).any() else np.median
     with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)  # a window without a finite value
-        middle = np.nanmedian(past, axis=-1)
-        spread = np.nanmedian(np.abs(past - middle[..., None]), axis=-1)
+        middle = median(past, axis=-1)
+        spread = median(np.abs(past - middle[..., None]), axis=-1)
         score = (now - middle) / spread
     return _after(window, values, np.where(np.isfinite(now), score, np.nan))
 
