@@ -150,8 +150,8 @@ def _steps() -> Claim:
         null=min(least["K"]),
         null_description="after K steps",
         evidence=f"K = {classes}, M = {outputs}, eta_Y = 0.02 to 0.99 (M^-0.99 = {outputs**-0.99:.4f}), 10 "
-        f"runs each, in units of the largest gamma iota; after K^2 steps {min(least['K^2']):.3g}; outside of the "
-        f"span {off_span:.1e}",
+        f"runs each, in units of the largest gamma iota; after K^2 steps {min(least['K^2']):.3g}; outside of "
+        f"the span {off_span:.1e}",
     )
 
 
