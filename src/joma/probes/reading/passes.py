@@ -59,7 +59,7 @@ def _of_tokens(
 ) -> dict[str, Any]:
     """The arguments by name, and the first, whatever its name, under ""."""
     kind = getattr(model, "main_input_name", "input_ids")
-    if kind not in ("input_ids", *parameters) or kind in _NO_TOKENS:
+    if kind not in _TOKENS:
         raise InputError(
             f"{type(model).__name__} takes {_NO_TOKENS.get(kind, kind)}, not the tokens of a text; give its "
             f"inputs ready: joma.probe(model, batches=[{{{kind!r}: ...}}]), or watch it: joma.watch(model)."
@@ -79,6 +79,9 @@ def _of_tokens(
         given["decoder_attention_mask"] = given.get("attention_mask")
     return given
 
+
+_TOKENS = ("input_ids", "inputs", "tokens", "decoder_input_ids")
+"""What a model may call its main input that takes tokens; by default it is ``input_ids``."""
 
 _NO_TOKENS = {
     "pixel_values": "images",
