@@ -189,7 +189,7 @@ def test_branches_do_what_their_names_say() -> None:
     assert by_name["mlp ramp 20"].factor(19, "mlp") == 2.0
     assert by_name["rate ramp 20"].factor(19, "rest") == 2.0
     assert by_name["rate jump"].factor(0, "rest") == by_name["rate jump"].factor(99, "attention") == 25.0
-    assert [by_name["spike"].factor(step, "rest") for step in (0, 5, 6)] == [20.0, 20.0, 1.0]
+    assert [by_name["spike"].factor(step, "rest") for step in (0, 2, 3)] == [10.0, 10.0, 1.0]
     assert [by_name["decay"].factor(step, "mlp") for step in (0, 100)] == [1.0, 0.5]
     assert by_name["end of warm-up"].factor(24, "mlp") == 0.5
     assert max(branch.steps for branch in ALL) == CONTINUE.steps

@@ -68,7 +68,7 @@ FAULTS = (
     Branch(name="rate ramp 20", kind="fault", steps=150, doubling=20),
     Branch(name="rate jump", kind="fault", steps=100, times=25.0),
     Branch(name="mlp ramp 20", kind="fault", steps=200, parts=("mlp",), doubling=20),
-    Branch(name="spike", kind="spike", steps=150, times=20.0, until=6),
+    Branch(name="spike", kind="spike", steps=150, times=10.0, until=3),
 )
 ALL = (*HEALTHY, *FAULTS)
 _CALIBRATION = ("continue", "decay", "rate x2")
