@@ -8,6 +8,8 @@ from joma.experiments.base import Experiment
 from joma.runs.job import setting
 
 LEVELS = ("class", "upper latents", "lower latents")
+VARIANTS = ("residual", "linear")
+"""Networks beside the plain one: the second hidden layer adds to the first, or no nonlinearity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +26,13 @@ class Cdag(Experiment):
     over the samples, latents centred. Nulls: the untrained network; latents permuted over the samples.
 
     Tables: ``quadruples`` (shares, per step and layer), ``alignment`` (mean over latents of the best
-    correlation, per step, layer and level of the hierarchy).
+    correlation, per step, layer and level of the hierarchy), ``variants`` (both, of a network whose second
+    hidden layer adds to the first, and of one without nonlinearity).
     """
 
     title = "Do back-propagated gradients hand lower latents down? The CDAG theorem inside a network"
     reproduces = "JoMA, appended draft (CDAG), Theorem 1 and its recursion"
-    cost = {"quick": "10 s", "paper": "2 min"}
+    cost = {"quick": "30 s", "paper": "6 min"}
     presets = {
         "quick": {},
         "paper": {"seeds": 8, "samples": 4000, "steps": 2000, "width": 48},

@@ -8,6 +8,7 @@ import pandas as pd
 
 from joma.claim import Claim, Facts, judge, not_tested
 from joma.experiments.cdag import Cdag
+from joma.experiments.cdag.remarks import remarks
 
 ZERO = 1e-9
 
@@ -82,7 +83,7 @@ def claims(settings: Cdag, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
                 + ", ".join(f"from {layer}: {share:.3f}" for layer, share in own.items()),
             )
         )
-    return claims + _alignment_claims(tables["alignment"])
+    return [*claims, *_alignment_claims(tables["alignment"]), *remarks(tables)]
 
 
 def _first(shares: pd.DataFrame, metric: str) -> pd.Series[float]:

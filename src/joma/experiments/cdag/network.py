@@ -12,11 +12,22 @@ from joma.arguments import Array
 
 
 class Network:
-    """Two hidden ReLU layers and a softmax; ``g`` ascends the log-likelihood, as in the draft."""
+    """Two hidden ReLU layers and a softmax; ``g`` ascends the log-likelihood, as in the draft.
+
+    ``linear``: no nonlinearity. ``residual``: the second hidden layer adds to what the first one has.
+    """
 
     def __init__(
-        self, inputs: Array, labels: NDArray[np.int64], width: int, random: np.random.Generator
+        self,
+        inputs: Array,
+        labels: NDArray[np.int64],
+        width: int,
+        random: np.random.Generator,
+        *,
+        linear: bool = False,
+        residual: bool = False,
     ) -> None:
+        self.linear, self.residual = linear, residual
         self.inputs = inputs
         self.targets = np.eye(labels.max() + 1)[labels]
         sizes = [inputs.shape[1], width, width, self.targets.shape[1]]
@@ -29,13 +40,19 @@ class Network:
     def passes(self) -> tuple[list[Array], list[Array]]:
         """``f`` of input and hidden layers, and ``s = sigma' g`` of hidden layers and output."""
         layers = list(zip(self.weights, self.biases, strict=True))
-        activations = [self.inputs]
-        for weight, bias in layers[:-1]:
-            activations.append(np.maximum(activations[-1] @ weight.T + bias, 0))
+        activations, slopes = [self.inputs], []
+        for number, (weight, bias) in enumerate(layers[:-1]):
+            before = activations[-1] @ weight.T + bias
+            slopes.append(np.ones_like(before) if self.linear else (before > 0).astype(np.float64))
+            skipped = activations[-1] if self.residual and number else 0.0
+            activations.append(before * slopes[-1] + skipped)
         weight, bias = layers[-1]
         gradients = [self.targets - softmax(activations[-1] @ weight.T + bias, axis=1)]
-        for weight, reached in zip(self.weights[:0:-1], activations[:0:-1], strict=True):
-            gradients.insert(0, (gradients[0] @ weight) * (reached > 0))
+        skipped_back: Array | float = 0.0
+        for weight, slope in zip(self.weights[:0:-1], slopes[::-1], strict=True):
+            reached = gradients[0] @ weight + skipped_back
+            gradients.insert(0, reached * slope)
+            skipped_back = reached if self.residual else 0.0
         return activations, gradients
 
     def ascend(self, activations: list[Array], gradients: list[Array], rate: float) -> None:

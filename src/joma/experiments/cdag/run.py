@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from joma.arguments import Array
 from joma.errors import InputError
-from joma.experiments.cdag import LEVELS, Cdag
+from joma.experiments.cdag import LEVELS, VARIANTS, Cdag
 from joma.experiments.cdag.network import Network
 from joma.experiments.trees import sample, tree_below_classes
 from joma.progress import Progress
@@ -26,20 +26,27 @@ def measured_steps(settings: Cdag) -> list[int]:
 
 def run(settings: Cdag, progress: Progress) -> dict[str, pd.DataFrame]:
     """Tables ``quadruples`` and ``alignment``."""
+    seeds = range(settings.seed, settings.seed + settings.seeds)
     parts = [
         progress.part(f"seed-{seed}", functools.partial(_one_network, settings, seed))
-        for seed in progress.track(range(settings.seed, settings.seed + settings.seeds), "cdag")
+        for seed in progress.track(seeds, "cdag")
+    ]
+    others = [
+        progress.part(f"{kind}-seed-{seed}", functools.partial(_one_network, settings, seed, kind))
+        for kind in VARIANTS
+        for seed in progress.track(seeds, f"cdag, {kind}")
     ]
     table = pd.concat(parts, ignore_index=True)
     quadruples = table["level"].isna()
     return {
         "quadruples": table[quadruples].drop(columns="level").reset_index(drop=True),
         "alignment": table[~quadruples].reset_index(drop=True),
+        "variants": pd.concat(others, ignore_index=True),
     }
 
 
-def _one_network(settings: Cdag, seed: int) -> pd.DataFrame:
-    """Draw the data, train, and measure on the way."""
+def _one_network(settings: Cdag, seed: int, kind: str = "") -> pd.DataFrame:
+    """Draw the data, train, and measure on the way; ``kind``: one of the variants."""
     tree = tree_below_classes(
         classes=settings.classes, depth=4, edge_correlation=settings.edge_correlation, with_all=True
     )
@@ -54,7 +61,14 @@ def _one_network(settings: Cdag, seed: int) -> pd.DataFrame:
     signals = [_unit(level - level.mean(axis=0)) for level in latents]
     shuffle = np.random.default_rng([seed, 2]).permutation(settings.samples)
     wanted, rows = set(measured_steps(settings)), []
-    network = Network(inputs, labels, settings.width, np.random.default_rng([seed, 3]))
+    network = Network(
+        inputs,
+        labels,
+        settings.width,
+        np.random.default_rng([seed, 3]),
+        linear=kind == "linear",
+        residual=kind == "residual",
+    )
     for step in range(settings.steps + 1):
         activations, gradients = network.passes()
         if step in wanted:
@@ -63,7 +77,11 @@ def _one_network(settings: Cdag, seed: int) -> pd.DataFrame:
                 measured += _alignment(activations, gradients, known)
                 rows += [{"latents": name, "step": step, **row} for row in measured]
         network.ascend(activations, gradients, settings.learning_rate)
-    table = pd.DataFrame(rows).assign(run=f"seed-{seed}", seed=seed, dtype="float64")
+    name = f"{kind}-seed-{seed}" if kind else f"seed-{seed}"
+    table = pd.DataFrame(rows).assign(run=name, network=kind or "plain", seed=seed, dtype="float64")
+    if kind:
+        columns = ["run", "network", "seed", "latents", "step", "layer", "level", "metric", "value", "dtype"]
+        return table[columns]
     return table[["run", "seed", "latents", "step", "layer", "level", "metric", "value", "dtype"]]
 
 
