@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from joma.probes.reading.loading import load_model
     from joma.probes.watching.watch import watch
     from joma.probes.weights.ranks import probe_weights
+    from joma.results import Result, read
 
 _HOME = {
     "AttentionEntropy": "joma.measures.attention.entropy",
@@ -35,6 +36,7 @@ _HOME = {
     "Monitor": "joma.probes.live.monitor",
     "Neurons": "joma.probes.neurons.probe",
     "Probe": "joma.probes.probe",
+    "Result": "joma.results",
     "Track": "joma.instruments.track.series",
     "attention_entropy": "joma.measures.attention.entropy",
     "bounce": "joma.measures.bounce",
@@ -45,6 +47,7 @@ _HOME = {
     "neurons": "joma.probes.neurons.probe:probe_neurons",
     "probe": "joma.probes.probe",
     "probe_weights": "joma.probes.weights.ranks",
+    "read": "joma.results",
     "spectral_norm": "joma.measures.ranks.spectral_norm",
     "stable_rank": "joma.measures.ranks.stable_rank",
     "stable_rank_estimate": "joma.measures.ranks.stable_rank",
@@ -63,6 +66,7 @@ __all__ = [
     "Monitor",
     "Neurons",
     "Probe",
+    "Result",
     "Track",
     "__version__",
     "attention_entropy",
@@ -74,6 +78,7 @@ __all__ = [
     "neurons",
     "probe",
     "probe_weights",
+    "read",
     "spectral_norm",
     "stable_rank",
     "stable_rank_estimate",

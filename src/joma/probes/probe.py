@@ -30,6 +30,7 @@ from joma.probes.sections.salience import SalienceSection
 from joma.probes.summary import layer_summary
 from joma.probes.weights.ranks import weight_ranks
 from joma.progress import Progress
+from joma.tables import Tables
 
 if TYPE_CHECKING:
     import pandas
@@ -45,8 +46,8 @@ _TABLES = {
 """Those of a section; of all others it is one, with the section's name."""
 
 
-@dataclass(frozen=True)
-class Probe:
+@dataclass(frozen=True, repr=False)
+class Probe(Tables):
     """What :func:`probe` found."""
 
     tables: dict[str, pandas.DataFrame]

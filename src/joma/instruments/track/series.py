@@ -15,10 +15,11 @@ from joma.progress import Progress
 from joma.reporting.figures import style
 from joma.runs.directory import run_experiment
 from joma.settings import Value
+from joma.tables import Tables
 
 
-@dataclass(frozen=True)
-class Track:
+@dataclass(frozen=True, repr=False)
+class Track(Tables):
     """What :func:`track` found along a series."""
 
     settings: TrackRun

@@ -27,7 +27,7 @@ _DENSE_ROWS = 16
 _REDO_ALL = 0.5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AttentionEntropy:
     """What :func:`attention_entropy` returns; every tensor has the shape of the query without its width."""
 
@@ -45,6 +45,13 @@ class AttentionEntropy:
     """"compiled", "flash", "blocked", or "dense" (the blocked form where a sequence is short)."""
     redone: int
     """Rows computed again in float64."""
+
+    def __repr__(self) -> str:
+        mean, error = float(self.entropy.double().nanmean()), float(self.error.double().nan_to_num(0).max())
+        return (
+            f"<AttentionEntropy: {', '.join(self.values)} of shape {tuple(self.entropy.shape)}, mean entropy "
+            f"{mean:.4g} nats, each within {error:.1g} (estimated), route {self.route}>"
+        )
 
     @property
     def entropy(self) -> Tensor:

@@ -17,7 +17,7 @@ from joma.measures.bounce.valleys import Dip, convolved, dip_at, smooth, transie
 _LARGEST = 1e290
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bounce:
     """What :func:`bounce` finds on a curve."""
 
@@ -42,6 +42,15 @@ class Bounce:
     """Correlation of the noise from one point to the next, the likeliest; None for several curves."""
     memory_limit: float | None
     """Its upper 95 % limit; 1 where one curve cannot exclude a random walk."""
+
+    def __repr__(self) -> str:
+        dip = self.main
+        doubt = "; one cannot tell whether it is more than slow noise" if self.cannot_tell else ""
+        return (
+            f"<Bounce: falls by {dip.depth:.4g} to {dip.value:.4g} at step {dip.step:g} (p = "
+            f"{self.dip_probability:.2g}), then rises by {dip.rebound:.4g} until step {dip.rebound_step:g} "
+            f"(p = {self.rebound_probability:.2g}){doubt}>"
+        )
 
 
 def bounce(

@@ -18,7 +18,7 @@ from joma.measures.ranks.spectral_norm import SpectralNorm, checked_tolerance, m
 from joma.measures.tensors import Numbers
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StableRank:
     """The stable rank of a matrix and how far off it may be."""
 
@@ -30,6 +30,10 @@ class StableRank:
     """Whether the bound is proven (by the Cholesky test of sigma_1)."""
     spectral_norm: SpectralNorm
     """sigma_1 and the Frobenius norm it was made of."""
+
+    def __repr__(self) -> str:
+        how = "proven" if self.certified else "estimated"
+        return f"<StableRank: {self.value:.6g}, at most {self.error_bound:.1g} too large ({how})>"
 
 
 def stable_rank(weight: Numbers, *, rtol: float | None = None, certify: bool = False) -> float | Array:

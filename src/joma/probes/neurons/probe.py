@@ -27,13 +27,14 @@ from joma.probes.reading.loading import LoadedModel, load_model
 from joma.probes.reading.texts import Windows, windows
 from joma.probes.reading.untrained import check_null, untrained_copies
 from joma.progress import Progress
+from joma.tables import Tables
 
 if TYPE_CHECKING:
     import pandas
 
 
-@dataclass(frozen=True)
-class Neurons:
+@dataclass(frozen=True, repr=False)
+class Neurons(Tables):
     """What :func:`probe_neurons` found."""
 
     tables: dict[str, pandas.DataFrame]

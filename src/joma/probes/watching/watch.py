@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -25,6 +26,7 @@ from joma.probes.watching.coverage import Coverage
 from joma.probes.watching.lineage import Lineage
 from joma.probes.watching.measuring import Measured, Reduction, check_statistics, measure, reduced
 from joma.probes.watching.owners import OUTSIDE, Owners, Place, Selection
+from joma.tables import frame_html
 
 if TYPE_CHECKING:
     import pandas
@@ -164,6 +166,14 @@ class Watch:
         self._suppressed = 0
         self._depth = 0
         self._stack: ExitStack | None = None
+
+    def __repr__(self) -> str:
+        seen = len({record.module for record in self._records})
+        passes = len({record.step for record in self._records})
+        return f"<Watch of {self._model_name}: {seen} attentions in {passes} passes; see table()>"
+
+    def _repr_html_(self) -> str:
+        return frame_html(self.table(), repr(self)) if self._records else f"<p>{escape(repr(self))}</p>"
 
     def __enter__(self) -> Self:
         self._depth += 1

@@ -1,0 +1,43 @@
+"""What a user holds as several tables: a line in a terminal, sentences and a table in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas
+
+_ROWS = 40
+"""Most rows of a table in a notebook; the middle of a longer one is left out."""
+
+
+class Tables:
+    """The face of what is made of tables by name; a subclass has them as ``tables``."""
+
+    tables: Mapping[str, pandas.DataFrame]
+
+    def answer(self) -> Sequence[str]:
+        """What was found, in one to three sentences; empty where there is no more than the tables."""
+        return []
+
+    def __repr__(self) -> str:
+        named = ", ".join(f"{name} ({len(table)} rows)" for name, table in self.tables.items())
+        return f"<{type(self).__name__}: {named or 'no tables'}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the answer, the table that one looks at first, and the names of all."""
+        parts = [f"<p>{escape(' '.join(self.answer()))}</p>", f"<p>{escape(repr(self))}</p>"]
+        first = "layers" if "layers" in self.tables else next(iter(self.tables), "")
+        if first:
+            parts.append(frame_html(self.tables[first], first))
+        return "\n".join(parts)
+
+
+def frame_html(table: pandas.DataFrame, name: str) -> str:
+    """A table as HTML, escaped, four digits a number, under its name."""
+    shown = table.to_html(
+        max_rows=_ROWS, index=False, float_format="{:.4g}".format, na_rep="", border=0, show_dimensions=True
+    )
+    return f"<p><b>{escape(name)}</b></p>\n{shown}"
