@@ -11,6 +11,7 @@ from joma.checks.block_rank import FIGURE_4
 from joma.errors import InputError
 from joma.experiments.fig6 import Fig6
 from joma.experiments.fig6.run import _find_bounces
+from joma.measures.bounce import bounce
 from joma.progress import Progress
 from joma.reporting.figures import style
 from joma.runs.executors import local_processes
@@ -76,12 +77,12 @@ def test_figure_and_claims_come_from_the_tables_alone(tables: dict[str, pd.DataF
     assert all(claim.null is not None for claim in claims.values() if claim.verdict != "not tested")
 
 
-def made_up(entropy: Any, rank: Any, every: int = 50) -> dict[str, pd.DataFrame]:
-    """Tables of two runs whose curves are given functions of the step."""
+def made_up(entropy: Any, rank: Any, every: int = 50, seeds: int = 2) -> dict[str, pd.DataFrame]:
+    """Tables of runs whose curves are given functions of the step."""
     random = np.random.default_rng(0)
     steps = np.arange(0, 4001, every)
     rows = []
-    for seed in range(2):
+    for seed in range(seeds):
         for metric, curve in (("attention_entropy", entropy), ("stable_rank", rank)):
             values = curve(steps) + 0.01 * random.normal(size=steps.size)
             rows += [
@@ -98,6 +99,24 @@ def made_up(entropy: Any, rank: Any, every: int = 50) -> dict[str, pd.DataFrame]
             ]
     curves = pd.DataFrame(rows)
     return {"curves": curves, "bounces": _find_bounces(curves, every)}
+
+
+def test_five_seeds_are_judged_together_by_their_spread() -> None:
+    tables = made_up(valley, falling, seeds=5)
+    bounces = tables["bounces"].query("metric == 'attention_entropy'")
+    by_seed = (
+        tables["curves"]
+        .query("metric == 'attention_entropy'")
+        .pivot(index="seed", columns="step", values="value")
+    )
+    together = bounce(by_seed.columns.to_numpy(), by_seed.to_numpy())
+    assert set(bounces["rebound_probability"]) == {together.rebound_probability}
+    assert set(bounces["dip_null"]) == {together.dip_null}
+    assert bounces["rebound"].nunique() == 5  # sizes stay each run's own
+    claims = {claim.id: claim for claim in Fig6(**SMALL).claims(tables)}
+    assert "seeds' spread" in claims["fig6.rebound"].null_description
+    four = made_up(valley, falling, seeds=4)["bounces"].query("metric == 'attention_entropy'")
+    assert four["rebound_null"].nunique() == 4
 
 
 def valley(steps: Any) -> Any:

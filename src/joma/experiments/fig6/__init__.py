@@ -8,6 +8,9 @@ from joma.errors import InputError
 from joma.experiments.decoder_settings import TrainsDecoders, otherwise
 from joma.runs.job import setting
 
+TOGETHER = 5
+"""Seeds of a depth from which on their spread is the noise that their dips and rebounds are set against."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fig6(TrainsDecoders):
@@ -19,6 +22,9 @@ class Fig6(TrainsDecoders):
 
     Beside them, kappa: the slope of the attention logits over 1/2 sum_k v_k(l)^2, and at the end the rebound
     that the block's law (:mod:`joma.theory.bounce_law`) makes of kappa and of the weights where they rest.
+
+    Dip and rebound of each curve are set against noise as slow as the curve allows; from five seeds on, all
+    of a depth are judged together, by their spread.
 
     The preset ``paper`` is the authors' script on WikiText-2: the full vocabulary, sequential batches,
     learning rate 1e-4, Adam re-created at every epoch, 20 epochs, 1 to 10 layers. Two things differ

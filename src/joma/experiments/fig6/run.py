@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import partial
 
 import pandas as pd
 
 from joma.experiments.decoder_settings import run_name
 from joma.experiments.decoders import gathered, held_out_text, read_text, train_decoder
-from joma.experiments.fig6 import Fig6
+from joma.experiments.fig6 import TOGETHER, Fig6
 from joma.experiments.fig6.block import block_rates
-from joma.measures.bounce import bounce
+from joma.measures.bounce import Bounce, bounce
 from joma.models.decoder import Decoder
 from joma.progress import Progress
 from joma.training.loop import Rows
@@ -42,18 +43,21 @@ def _train_one(settings: Fig6, depth: int, seed: int, progress: Progress) -> pd.
 
 
 def _find_bounces(curves: pd.DataFrame, every: int) -> pd.DataFrame:
-    """One row per run, layer and metric (entropy averaged over heads): dip, rebound, their nulls.
+    """One row per run, layer and metric (entropy averaged over heads): dip, rebound, their nulls, which are
+    those of all seeds together where there are enough.
 
     Dip and rebound are sought among evenly spaced measurements. Where an early transient was sampled
     more densely, it would count as noise of the whole curve; it is sought among all measurements.
     """
     rows = []
     of_layers = curves[curves["metric"].isin(["attention_entropy", "stable_rank"])]
+    together = _together(of_layers[of_layers["step"] % every == 0])
     for (run, metric, layer), part in of_layers.groupby(["run", "metric", "layer"], sort=True):
         curve = part.groupby("step")["value"].mean()
         even = curve[curve.index % every == 0]
         found = bounce(even.index.to_numpy(), even.to_numpy())
         dense = bounce(curve.index.to_numpy(), curve.to_numpy(), resamples=1)
+        chance = together.get((part["depth"].iloc[0], metric, layer), found)
         first = next((dip for dip in dense.transients if dip.step < found.main.step), None)
         rows.append(
             {
@@ -67,13 +71,13 @@ def _find_bounces(curves: pd.DataFrame, every: int) -> pd.DataFrame:
                 "dip_step": found.main.step,
                 "dip_value": found.main.value,
                 "depth_of_dip": found.main.depth,
-                "dip_null": found.dip_null,
-                "dip_probability": found.dip_probability,
+                "dip_null": chance.dip_null,
+                "dip_probability": chance.dip_probability,
                 "rebound": found.main.rebound,
                 "rebound_step": found.main.rebound_step,
-                "rebound_null": found.rebound_null,
-                "rebound_probability": found.rebound_probability,
-                "cannot_tell": found.cannot_tell,
+                "rebound_null": chance.rebound_null,
+                "rebound_probability": chance.rebound_probability,
+                "cannot_tell": chance.cannot_tell,
                 "noise": found.noise,
                 "noise_of_all": dense.noise,
                 "transient_step": first.step if first else None,
@@ -82,3 +86,13 @@ def _find_bounces(curves: pd.DataFrame, every: int) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def _together(curves: pd.DataFrame) -> dict[tuple[Hashable, ...], Bounce]:
+    """(depth, metric, layer) -> dip and rebound of all seeds together, where there are seeds enough."""
+    found: dict[tuple[Hashable, ...], Bounce] = {}
+    for key, part in curves.groupby(["depth", "metric", "layer"], sort=False):
+        by_seed = part.groupby(["seed", "step"])["value"].mean().unstack("step")
+        if len(by_seed) >= TOGETHER:
+            found[tuple(key)] = bounce(by_seed.columns.to_numpy(), by_seed.to_numpy())
+    return found
