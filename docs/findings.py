@@ -43,6 +43,7 @@ def numbers() -> dict[str, Value]:
         "joint.untrained": untrained,
         "joint.above": int((last > untrained).sum()),
         "joint.of": len(last),
+        "cdag.linear_ahead": -(stored.claims()["cdag.nonlinearity_helps"].measured or 0.0),
         "bounce.one": seeds["rebound"].mean()[1],
         "bounce.two": seeds["rebound"].mean()[2],
         "bounce.p_one": seeds["rebound_probability"].first()[1],
