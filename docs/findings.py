@@ -28,7 +28,11 @@ def numbers() -> dict[str, Value]:
     curves = of_layers(stored.tables("joint_dynamics")["curves"])
     first, last = (curves[curves["step"] == s]["value"] for s in (20, curves["step"].max()))
     untrained = curves[curves["step"] == 0]["value"].abs().max()
+    summary = stored.tables("fig2")["summary"]
+    moving = summary[(summary["metric"] == "error_moving") & (summary["statistic"] == "final")]
     return {
+        "fig2.smooth": moving[moving["data"] == "smooth"]["value"].median(),
+        "fig2.random": moving[moving["data"] == "random"]["value"].median(),
         "fig6.start": entropy["start"].mean(),
         "fig6.lowest": entropy["dip_value"].mean(),
         "fig6.dip": entropy["dip_step"].max(),
