@@ -25,6 +25,7 @@ from joma.probes.series.reading import DETAILS, check_reading, text_tables
 from joma.probes.series.source import Series, kept_of
 from joma.probes.weights.checkpoints import Checkpoint, open_checkpoint
 from joma.probes.weights.omissions import OMITTED
+from joma.probes.weights.shard import Rooms
 
 _NO_TEXT = "no text was given, so weights alone were measured: --text adds attention entropy and loss"
 
@@ -73,6 +74,7 @@ class Measured:
     details: dict[str, list[Piece]] = field(default_factory=dict)
     """Of a probe's sections, the tables themselves."""
     same_as: dict[str, str] = field(default_factory=dict)
+    rooms: Rooms = field(default_factory=Rooms)
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """``checkpoints``, ``notes``, ``values``, and of a probe's sections their own tables."""
@@ -190,9 +192,10 @@ class Measured:
 
         def changed() -> pd.DataFrame:
             now = here()
-            return changes_table(now, [(name, fetched.checkpoint(one)) for name, one in earlier], layers)
+            others = [(name, fetched.checkpoint(one)) for name, one in earlier]
+            return changes_table(now, others, layers, self.rooms)
 
-        tables = [self.parts.part(f"weights-{key}", lambda: weights_table(here(), layers))]
+        tables = [self.parts.part(f"weights-{key}", lambda: weights_table(here(), layers, self.rooms))]
         if self.settings.changes:
             others = [found.content(one)[:16] for _, one in earlier]
             tables.append(self.parts.part("-".join(["changes", key, *others]), changed))

@@ -15,7 +15,7 @@ from joma.probes.families.sizes import sizes_for
 from joma.probes.series.rows import Row
 from joma.probes.weights.checkpoints import Checkpoint
 from joma.probes.weights.omissions import OMITTED
-from joma.probes.weights.shard import Room
+from joma.probes.weights.shard import Rooms
 
 _BLOCK_ENTRIES = 2**20
 _RANK_TOLERANCE = 1e-14
@@ -76,6 +76,7 @@ def changes(
     earlier: Sequence[tuple[str, Checkpoint]],
     roles: Iterable[str],
     layers: Iterable[int] | None = None,
+    rooms: Rooms | None = None,
 ) -> list[Row]:
     """Spectra of W(t) - W(t') of every matrix, and of Q^T K and its change of every head.
 
@@ -87,6 +88,7 @@ def changes(
         earlier: what it is compared with, each with its name: ``previous``, ``first``.
         roles: of the matrices, as of :func:`joma.probes.weights.ranks.probe_weights`.
         layers: numbers of the layers; all by default.
+        rooms: where tensors are read into, for the next call to use again.
 
     Returns:
         A row per number; ``against`` is empty for Q^T K itself. Where no layer has a Q-K product, one row of
@@ -102,18 +104,21 @@ def changes(
         if matrix.role in wanted and (chosen is None or matrix.layer in chosen):
             by_tensor.setdefault(matrix.tensor, []).append(matrix)
     heads = sizes_for(now.config or {}, "").heads
+    rooms = Rooms() if rooms is None else rooms
     names = [name for name, _ in earlier]
-    checkpoints = [(now, Room()), *((one, Room()) for _, one in earlier)]
+    checkpoints = [("now", now), *earlier]
     halves: dict[tuple[str, int | None, str], dict[str, list[Tensor]]] = {}
     rows: list[Row] = []
     reason, products = "no layer has queries and keys apart", False
     for tensor, matrices in by_tensor.items():
-        read = [one.weight(tensor, room) for one, room in checkpoints]
+        read = [(name, one.weight(tensor, rooms[name])) for name, one in checkpoints]
         for matrix in matrices:
-            weights = [matrix.take(one).float() for one in read]
-            _check(matrix, weights, checkpoints)
+            weights = [rooms[f"float {name}"].as_floats(matrix.take(one)) for name, one in read]
+            _check(matrix, weights, [one for _, one in checkpoints])
             for name, other in zip(names, weights[1:], strict=True):
-                rows += _rows(matrix, None, name, matrix_spectrum(weights[0] - other), now)
+                difference = rooms["difference"].floats(other.shape)
+                torch.sub(weights[0], other, out=difference)
+                rows += _rows(matrix, None, name, matrix_spectrum(difference), now)
             if matrix.role not in ("query", "key"):
                 continue
             # Copies, since the next tensor is read into the same room.
@@ -139,9 +144,9 @@ class _NoHeadsError(Exception):
     """Queries and keys that cannot be taken apart by head, and why."""
 
 
-def _check(matrix: Matrix, weights: Sequence[Tensor], checkpoints: Sequence[tuple[Checkpoint, Room]]) -> None:
+def _check(matrix: Matrix, weights: Sequence[Tensor], checkpoints: Sequence[Checkpoint]) -> None:
     shape = weights[0].shape
-    for weight, (checkpoint, _) in zip(weights, checkpoints, strict=True):
+    for weight, checkpoint in zip(weights, checkpoints, strict=True):
         if weight.shape != shape:
             raise InputError(
                 f"{checkpoint.path}: {matrix.tensor} has the shape {tuple(weight.shape)}, another checkpoint "

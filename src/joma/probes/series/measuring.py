@@ -16,7 +16,7 @@ from joma.probes.weights.effective import weights_in
 from joma.probes.weights.omissions import OMITTED
 from joma.probes.weights.ranks import ALL_ATTENTION, rank_rows
 from joma.probes.weights.ranks import Row as RankRow
-from joma.probes.weights.shard import TensorEntry
+from joma.probes.weights.shard import Rooms, TensorEntry
 from joma.progress import Progress
 
 ROLES = (*MLP_ROLES, *ALL_ATTENTION)
@@ -38,12 +38,14 @@ def wanted_tensors(layers: Sequence[int] | None) -> Wanted:
     return wanted
 
 
-def weights_table(checkpoint: Checkpoint, layers: Sequence[int] | None) -> pd.DataFrame:
+def weights_table(
+    checkpoint: Checkpoint, layers: Sequence[int] | None, rooms: Rooms | None = None
+) -> pd.DataFrame:
     """Stable rank and spectral norm of every matrix, as :func:`joma.probe_weights` finds them.
 
     What it leaves out stands in rows of metric ``omitted``.
     """
-    rows = rank_rows(checkpoint, ROLES, layers=layers, progress=Progress(quiet=True))
+    rows = rank_rows(checkpoint, ROLES, layers=layers, progress=Progress(quiet=True), rooms=rooms)
     return table_of([_row(row) for row in rows])
 
 
@@ -67,7 +69,10 @@ def _row(row: RankRow) -> Row:
 
 
 def changes_table(
-    checkpoint: Checkpoint, earlier: Sequence[tuple[str, Checkpoint]], layers: Sequence[int] | None
+    checkpoint: Checkpoint,
+    earlier: Sequence[tuple[str, Checkpoint]],
+    layers: Sequence[int] | None,
+    rooms: Rooms | None = None,
 ) -> pd.DataFrame:
     """What :func:`joma.probes.series.changes.changes` finds."""
-    return table_of(changes(checkpoint, earlier, ROLES, layers))
+    return table_of(changes(checkpoint, earlier, ROLES, layers, rooms))

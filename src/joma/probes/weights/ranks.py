@@ -22,7 +22,7 @@ from joma.probes.weights.adapters import Adapter, is_adapter, open_adapted
 from joma.probes.weights.checkpoints import Checkpoint, open_checkpoint
 from joma.probes.weights.in_memory import weights_of
 from joma.probes.weights.omissions import OMITTED, left_out
-from joma.probes.weights.shard import Room
+from joma.probes.weights.shard import Rooms
 from joma.progress import Progress
 
 STATISTICS = ("stable_rank", "spectral_norm", "effective_rank")
@@ -167,6 +167,7 @@ def rank_rows(
     certify: bool = False,
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
+    rooms: Rooms | None = None,
 ) -> list[Row]:
     """The rows of :func:`weight_ranks` for a checkpoint that is open."""
     plan = _plan(checkpoint, set(roles), None if layers is None else set(layers), str(device))
@@ -176,12 +177,15 @@ def rank_rows(
     # As the shards hold them, so that each file is read once and in order.
     order = sorted(by_tensor, key=lambda name: _place(checkpoint, name))
     rows: dict[int, list[Row]] = {}
-    room = Room()
+    rooms = Rooms() if rooms is None else rooms
     for name in (progress or Progress()).track(order, "weights", total=len(order)):
-        tensor = checkpoint.weight(name, room)
+        tensor = checkpoint.weight(name, rooms["now"])
         for number in by_tensor[name]:
+            weight = plan.matrices[number].take(tensor)
+            if weight.dtype in (torch.bfloat16, torch.float16):
+                weight = rooms["float now"].as_floats(weight)
             rows[number] = _measure(
-                checkpoint, plan.matrices[number], tensor, statistics, rtol, certify, device
+                checkpoint, plan.matrices[number], weight, statistics, rtol, certify, device
             )
         del tensor
     return [row for number in range(len(plan.matrices)) for row in rows[number]] + plan.omitted
@@ -314,7 +318,7 @@ def _measure(
 ) -> list[Row]:
     expert = f", expert {matrix.expert}" if matrix.expert else ""
     where = f"{checkpoint.path}: {matrix.tensor} ({matrix.role}{expert})"
-    weight = matrix.take(tensor).to(device)
+    weight = tensor.to(device)
     values: dict[str, tuple[float, float | None]] = {}
     zero = not bool(weight[:1].any() or weight.any())  # the first row tells of most
     if zero:

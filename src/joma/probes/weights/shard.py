@@ -34,6 +34,23 @@ class Room:
             self._bytes = torch.empty(size, dtype=torch.uint8)
         return self._bytes[:size]
 
+    def floats(self, shape: torch.Size) -> Tensor:
+        """A float32 tensor of this shape, which the next call hands out again."""
+        return self.take(4 * shape.numel()).view(torch.float32).reshape(shape)
+
+    def as_floats(self, tensor: Tensor) -> Tensor:
+        """The tensor itself if it is float32, else its copy here."""
+        return tensor if tensor.dtype == torch.float32 else self.floats(tensor.shape).copy_(tensor)
+
+
+class Rooms(dict[str, Room]):
+    """Rooms by what they are for. A long run that keeps them asks for no fresh memory, which the system would
+    hand out anew and could not take back where small things came to lie behind it."""
+
+    def __missing__(self, name: str) -> Room:
+        self[name] = Room()
+        return self[name]
+
 
 @dataclass(frozen=True)
 class TensorEntry:
