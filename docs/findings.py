@@ -28,6 +28,9 @@ def numbers() -> dict[str, Value]:
     curves = of_layers(stored.tables("joint_dynamics")["curves"])
     first, last = (curves[curves["step"] == s]["value"] for s in (20, curves["step"].max()))
     untrained = curves[curves["step"] == 0]["value"].abs().max()
+    block = stored.tables("joint_dynamics")["block"]
+    flows = block[(block["progress"] == 1) & (block["metric"] == "index")]
+    exp, softmax = (flows[flows["attention"] == kind]["value"] for kind in ("exp", "softmax"))
     summary = stored.tables("fig2")["summary"]
     moving = summary[(summary["metric"] == "error_moving") & (summary["statistic"] == "final")]
     return {
@@ -40,6 +43,9 @@ def numbers() -> dict[str, Value]:
         "fig6.rank_start": rank["start"].mean(),
         "fig6.rank_end": rank["dip_value"].mean(),
         "fig6.early_seeds": int(entropy["transient_step"].notna().sum()),
+        "joint.exp": exp.min(),
+        "joint.softmax_least": softmax.min(),
+        "joint.softmax_most": softmax.max(),
         "joint.first_least": first.min(),
         "joint.first_most": first.max(),
         "joint.last_least": last.min(),
@@ -55,6 +61,7 @@ def numbers() -> dict[str, Value]:
         **_forecasts(),
         **_neurons(),
         **_depth(),
+        **_coverage(),
     }
 
 
@@ -95,6 +102,13 @@ def _depth() -> dict[str, Value]:
         "depth.deep": means["deep"]["bag"] - means["deep"]["attention"],
         "depth.shallow": means["shallow"]["bag"] - means["shallow"]["attention"],
     }
+
+
+def _coverage() -> dict[str, Value]:
+    table = stored.tables("over_parametrisation")["coverage"]
+    found = table[table["metric"] == "all found"].groupby(["run", "neurons"])["value"].mean()
+    names = {"trained": "trained", "untrained": "untrained", "law": "law", "equal": "law, equal basins"}
+    return {f"coverage.{name}_{k}": found[run, k] for name, run in names.items() for k in (5, 12, 24)}
 
 
 def page() -> str:
