@@ -14,6 +14,7 @@ from joma.cli.main import main
 from joma.errors import InputError, RunDirectoryError
 from joma.instruments.probe import ProbeRun
 from joma.probes.probe import SECTIONS, probe
+from joma.reporting.probe_text import probe_sentences
 from joma.runs.directory import read_run
 
 pytest.importorskip("transformers")
@@ -63,6 +64,7 @@ def test_an_untrained_network_stands_beside_the_joint_dynamics(folder: Path) -> 
     (claim,) = [c for c in ProbeRun().claims(named.tables) if c.id == "probe.joint_dynamics"]
     assert claim.verdict == "fails"
     assert claim.null is not None
+    assert any("an untrained network: 0." in sentence for sentence in probe_sentences(named.tables))
     without = probe(folder, TEXT, length=20, sections="joint_dynamics", null="none")
     (claim,) = [c for c in ProbeRun().claims(without.tables) if c.id == "probe.joint_dynamics"]
     assert (claim.verdict, "no untrained network" in claim.evidence) == ("not tested", True)
