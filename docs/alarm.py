@@ -37,7 +37,9 @@ since arming, while all was quiet) are watched: beyond the constants an alarm is
 the 150 steps and the way validity is judged were chosen on a pilot of eight bases whose seeds are on
 neither side of this run. The labels (loss and twin alone) were written before any rule was run on them, and
 not changed, but for the change of text, whose runs are held against their own beginning: their twins read
-another text. The recovering spike was made smaller (rate x10 for 3 steps) when the pilot's did not recover.
+another text. The recovering
+spike was made smaller (rate x10 for 3 steps) when the pilot's did not recover, and the level below which a
+run counts as quiet lowered from 4 to 2 after a run of four bases on another text had one true alarm withdrawn.
 
 ## How it was measured
 
@@ -82,7 +84,7 @@ def write(run: Run) -> None:
     )
     page += FEW.format(bases=settings["bases"], fewest=FEWEST) if settings["bases"] < FEWEST else ""
     page += _claims(run) + _rates(run.tables, 1) + _leads(run.tables)
-    page += _rates(run.tables, 10) + _others(run.tables) + LIMITS
+    page += _rates(run.tables, 10) + _rates(run.tables, 50) + _others(run.tables) + LIMITS
     (HERE / "alarm.md").write_text(page, encoding="utf-8")
     with Image.open(run.directory / "figure.png") as picture:
         small = picture.convert("RGB").resize((1150, round(1150 * picture.height / picture.width)))
@@ -124,10 +126,8 @@ def _leads(tables: dict[str, pd.DataFrame]) -> str:
     names = [branch.name for branch in FAULTS if branch.name in set(own["branch"])]
     head = f"| rule | {' | '.join(names)} |\n|---|{'---|' * len(names)}\n"
     page = "## Steps before the loss's onset, and before its CUSUM\n\nMedians over damaged or recovered runs "
-    page += (
-        "with an onset, and their lower bounds (from five runs on); a run without an alarm counts as alarmed at its end.\n\n"
-        + head
-    )
+    page += "with an onset, and their lower bounds (from five runs on); a run without an alarm counts as "
+    page += f"alarmed at its end.\n\n{head}"
     for rule, rows in own.groupby("rule", sort=False):
         cells = []
         for name in names:

@@ -20,8 +20,8 @@ LEARNING = 20
 """Looks that only teach what a run's own past is."""
 SETTLING = 150
 """Steps of a run before evidence is gathered: early learning changes attention by itself."""
-QUIET = 4.0
-"""Logarithm of the average R below which nothing seems to happen."""
+QUIET = 2.0
+"""Logarithm of the average R below which nothing seems to happen: nine in ten looks at healthy runs."""
 _FEWEST = 50
 """Residuals from which on a run's own drift and variance are judged."""
 _EDGE = 1e-6
