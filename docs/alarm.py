@@ -39,7 +39,7 @@ neither side of this run. The labels (loss and twin alone) were written before a
 not changed, but for the change of text, whose runs are held against their own beginning: their twins read
 another text. The recovering
 spike was made smaller (rate x10 for 3 steps) when the pilot's did not recover, and the level below which a
-run counts as quiet lowered from 4 to 2 after a run of four bases on another text had one true alarm withdrawn.
+run counts as quiet lowered from 4 to 2 after a run of four bases on another text had withdrawn a true alarm.
 
 ## How it was measured
 
