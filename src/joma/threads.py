@@ -10,8 +10,9 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
 
 @contextmanager
@@ -31,6 +32,35 @@ def limited(threads: int) -> Iterator[None]:
         finally:
             if torch:
                 torch.set_num_threads(before)
+
+
+FEWEST_ENTRIES = 2**24
+"""Products and factorisations of smaller matrices take one thread: on busy cores the others are waited for,
+spinning, at ten times the work's own cost, and on idle ones a matrix in the cache gains little."""
+
+
+@contextmanager
+def by_work(entries: int) -> Iterator[None]:
+    """One thread for work on a matrix of fewer than :data:`FEWEST_ENTRIES`; else as many as there are."""
+    if entries >= FEWEST_ENTRIES:
+        yield
+        return
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 1
+    if torch:
+        torch.set_num_threads(1)
+    try:
+        with _blas().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        if torch:
+            torch.set_num_threads(before)
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """NumPy's BLAS, whose threads torch's settings do not reach."""
+    return ThreadpoolController()
 
 
 def usable_cores() -> int:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
 from typing import TypeAlias
 
 import numpy as np
 import scipy.linalg
 import torch
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from joma.arguments import number
@@ -21,13 +18,11 @@ from joma.errors import InputError
 from joma.measures.ranks.golub_kahan import Array, error_estimate, largest_triplet, like
 from joma.measures.ranks.matrices import dense_weight, refuse_unusable
 from joma.measures.tensors import Numbers
+from joma.threads import by_work
 
 _FULL_SPECTRUM_ENTRIES = 2**17
 _TOLERANCE = 1e-6
 _BLOCK_ENTRIES = 2**18
-_ONE_THREAD_ENTRIES = 2**24
-"""Products of vectors with smaller matrices take one thread: on busy cores the others are waited for,
-spinning, at ten times the products' own cost, and on idle ones a matrix in the cache gains little."""
 Either: TypeAlias = NDArray[np.float64] | Tensor
 _DOUBLE = float(np.finfo(np.float64).eps)
 
@@ -98,6 +93,11 @@ def checked_tolerance(rtol: float | None, certify: bool, where: str) -> float:
 
 def matrix_norm(matrix: Tensor, tolerance: float, certify: bool, where: str) -> SpectralNorm:
     """:func:`spectral_norm_estimate` of a matrix that :func:`dense_weight` has prepared."""
+    with by_work(matrix.numel()):
+        return _matrix_norm(matrix, tolerance, certify, where)
+
+
+def _matrix_norm(matrix: Tensor, tolerance: float, certify: bool, where: str) -> SpectralNorm:
     if matrix.numel() <= _FULL_SPECTRUM_ENTRIES:
         refuse_unusable(matrix, where)
         matrix, scale = _in_range(matrix.double())
@@ -105,11 +105,11 @@ def matrix_norm(matrix: Tensor, tolerance: float, certify: bool, where: str) -> 
     else:
         if tolerance < 1e-7:
             matrix = matrix.double()
-        scale, attempt = 1.0, _from_lanczos(matrix, tolerance)
+        scale, attempt = 1.0, _bounded(matrix, tolerance)
         if attempt is None:  # NaN, zero, or squares beyond the range of the dtype
             refuse_unusable(matrix, where)
             matrix, scale = _in_range(matrix)
-            attempt = _from_lanczos(matrix, tolerance)
+            attempt = _bounded(matrix, tolerance)
             if attempt is None:
                 raise InputError(f"{where}: the iteration left the finite numbers; report this matrix.")
         found = attempt
@@ -138,21 +138,6 @@ def _from_spectrum(matrix: Tensor) -> SpectralNorm:
     error = max(matrix.shape) * _DOUBLE * value
     frobenius = float(values.square().sum().sqrt())
     return SpectralNorm(value, value + error, False, error, frobenius, 0)
-
-
-def _from_lanczos(matrix: Tensor, tolerance: float) -> SpectralNorm | None:
-    with _threads(matrix):
-        return _bounded(matrix, tolerance)
-
-
-def _threads(matrix: Tensor) -> AbstractContextManager[object]:
-    return _blas().limit(limits=1, user_api="blas") if matrix.numel() < _ONE_THREAD_ENTRIES else nullcontext()
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    """NumPy's BLAS, whose threads torch's settings do not reach."""
-    return ThreadpoolController()
 
 
 def _bounded(matrix: Tensor, tolerance: float) -> SpectralNorm | None:

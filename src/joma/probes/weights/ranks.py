@@ -24,6 +24,7 @@ from joma.probes.weights.in_memory import weights_of
 from joma.probes.weights.omissions import OMITTED, left_out
 from joma.probes.weights.shard import Rooms
 from joma.progress import Progress
+from joma.threads import by_work
 
 STATISTICS = ("stable_rank", "spectral_norm", "effective_rank")
 ALL_ATTENTION = (*ATTENTION_ROLES, *(f"cross_{role}" for role in ATTENTION_ROLES))
@@ -179,15 +180,16 @@ def rank_rows(
     rows: dict[int, list[Row]] = {}
     rooms = Rooms() if rooms is None else rooms
     for name in (progress or Progress()).track(order, "weights", total=len(order)):
-        tensor = checkpoint.weight(name, rooms["now"])
-        for number in by_tensor[name]:
-            weight = plan.matrices[number].take(tensor)
-            if weight.dtype in (torch.bfloat16, torch.float16):
-                weight = rooms["float now"].as_floats(weight)
-            rows[number] = _measure(
-                checkpoint, plan.matrices[number], weight, statistics, rtol, certify, device
-            )
-        del tensor
+        with by_work(math.prod(checkpoint.weights[name].shape)):
+            tensor = checkpoint.weight(name, rooms["now"])
+            for number in by_tensor[name]:
+                weight = plan.matrices[number].take(tensor)
+                if weight.dtype in (torch.bfloat16, torch.float16):
+                    weight = rooms["float now"].as_floats(weight)
+                rows[number] = _measure(
+                    checkpoint, plan.matrices[number], weight, statistics, rtol, certify, device
+                )
+            del tensor
     return [row for number in range(len(plan.matrices)) for row in rows[number]] + plan.omitted
 
 
