@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 from joma.errors import InputError
 
@@ -59,8 +59,7 @@ class Claim:
         numbers = ("measured", "tolerance", "printed_error", "null")
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            right: Any = (int, float, type(None)) if field.name in numbers else str
-            if not isinstance(value, right):
+            if not isinstance(value, int | float | None if field.name in numbers else str):
                 raise InputError(f"claim {self.id}: {field.name} = {value!r} has the wrong type.")
 
     def as_dict(self) -> dict[str, object]:

@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainccinv, betaincinv, gammaln
 from torch import Tensor
 
 from joma.errors import InputError
+
+Numbers = Tensor | ArrayLike
+"""A tensor, or what NumPy takes for an array."""
 
 BINS = 2000
 """Into so many equal bins of [0, 1] absolute cosines are counted."""
@@ -73,7 +75,7 @@ class Coherence:
 
 
 def embedding_coherence(
-    vectors: Any, *, tokens: Any = None, centred: bool = False, block: int = 1024
+    vectors: Numbers, *, tokens: Numbers | None = None, centred: bool = False, block: int = 1024
 ) -> Coherence:
     """Cosines between all pairs of vectors of one set: an embedding table, or one layer's hidden states.
 
@@ -106,10 +108,10 @@ def embedding_coherence(
 
 
 def cross_coherence(
-    first: Any,
-    second: Any,
+    first: Numbers,
+    second: Numbers,
     *,
-    tokens: Any = None,
+    tokens: Numbers | None = None,
     centred: bool = False,
     block: int = 1024,
 ) -> Coherence:
@@ -150,7 +152,7 @@ def cross_coherence(
 
 
 def aligned_coherence(
-    sets: Sequence[Any], *, tokens: Any = None, centred: bool = False
+    sets: Sequence[Numbers], *, tokens: Numbers | None = None, centred: bool = False
 ) -> dict[tuple[int, int], Cosines]:
     """Cosines between vectors of the same row alone, for all pairs (i, j), i < j, of several sets.
 
@@ -296,7 +298,7 @@ class _Tally:
         )
 
 
-def _unit_rows(vectors: Any, where: str, name: str, centred: bool) -> Tensor:
+def _unit_rows(vectors: Numbers, where: str, name: str, centred: bool) -> Tensor:
     try:
         matrix = torch.as_tensor(vectors).detach().double().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -330,7 +332,7 @@ def _unit_rows(vectors: Any, where: str, name: str, centred: bool) -> Tensor:
     return torch.div(matrix, length)
 
 
-def _labels(tokens: Any, rows: int, where: str) -> Tensor:
+def _labels(tokens: Numbers | None, rows: int, where: str) -> Tensor:
     """(rows,) int64 from 0 on, equal for the same token."""
     if tokens is None:
         return torch.arange(rows)

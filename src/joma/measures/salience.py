@@ -19,9 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from joma.errors import InputError
@@ -222,7 +224,7 @@ class SalienceSums:
             wrong = [k for k in neurons if not 0 <= k < self.neurons]
             if wrong or not neurons:
                 raise InputError(f"SalienceSums: neurons = {neurons}; there are 0 to {self.neurons - 1}.")
-        parts = []
+        parts: list[dict[str, NDArray[np.generic]]] = []
         for query, sums in self._sums.items():
             if not int(sums.samples.sum()):
                 raise InputError(
@@ -230,16 +232,15 @@ class SalienceSums:
                     "choose another, or give a longer text."
                 )
             columns = sums.columns(None if neurons is None else list(neurons))
-            labels: dict[str, Any] = {"query_token": query}
-            context = self.contexts[query]
-            if neurons is None:
-                labels["context_token"] = context.numpy()
-            else:
-                labels["context_token"] = context.repeat_interleave(len(neurons)).numpy()
-                labels["neuron"] = torch.tensor(list(neurons)).repeat(context.numel()).numpy()
-            part = pd.DataFrame({**labels, **columns})
-            parts.append(part.sort_values("salience", key=abs, ascending=False, kind="stable"))
-        return pd.concat(parts, ignore_index=True)
+            context = self.contexts[query].numpy()
+            size = columns["salience"].size
+            labels = {"query_token": np.full(size, query), "context_token": context}
+            if neurons is not None:
+                labels["context_token"] = context.repeat(len(neurons))
+                labels["neuron"] = np.tile(np.asarray(neurons), len(context))
+            order = np.argsort(-np.abs(columns["salience"]), kind="stable")
+            parts.append({name: column[order] for name, column in {**labels, **columns}.items()})
+        return pd.DataFrame({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
 
 def query_samples(
@@ -290,7 +291,7 @@ class _Sums:
             self.gradients[f] += g.sum(0)
             self.products[f].addmm_(x.T, g)
 
-    def columns(self, neurons: list[int] | None) -> dict[str, Any]:
+    def columns(self, neurons: list[int] | None) -> dict[str, NDArray[np.float64]]:
         products = self.products if neurons is None else self.products[:, :, neurons]
         gradients = self.gradients if neurons is None else self.gradients[:, neurons]
         samples = self.samples.double()

@@ -6,18 +6,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from joma.errors import InputError, JomaError, UnfinishedError, nearest
-from joma.probes.families.anatomy import Anatomy
+from joma.probes.reading.lent import Anatomy
 from joma.probes.reading.loading import LoadedModel, load_model
-from joma.probes.reading.ready import ReadyBatch, ReadyInputs
+from joma.probes.reading.ready import Input, ReadyBatch, ReadyInputs
 from joma.probes.reading.settings import BATCH_TOKENS
 from joma.probes.reading.shared import Section, read
 from joma.probes.reading.texts import (
+    Text,
     TokenBatch,
     Windows,
     windows,
@@ -34,6 +35,7 @@ from joma.tables import Tables
 
 if TYPE_CHECKING:
     import pandas
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 SECTIONS = ("attention", "ranks", "coherence", "joint_dynamics", "salience")
 """What is measured: entropy and its like; stable ranks; cosines of representations; Theorem 1's prediction
@@ -59,10 +61,10 @@ class Probe(Tables):
 
 def probe(
     model: str | Path | nn.Module,
-    text: Any = None,
+    text: Text | None = None,
     *,
-    batches: Iterable[Mapping[str, Any]] | None = None,
-    tokenizer: Any = None,
+    batches: Iterable[Mapping[str, Input]] | None = None,
+    tokenizer: Tokenizer | str | Path | None = None,
     revision: str | None = None,
     column: str | None = None,
     length: int | None = None,
@@ -135,7 +137,7 @@ def probe(
         lambda loaded: (
             ready
             or windows(
-                text,
+                "" if text is None else text,
                 model=loaded.model,
                 tokenizer=loaded.tokenizer,
                 column=column,
@@ -322,7 +324,7 @@ def check_sections(sections: Sequence[str] | None) -> list[str]:
     return [name for name in SECTIONS if name in names]
 
 
-def _with_words(table: pandas.DataFrame, tokenizer: Any) -> pandas.DataFrame:
+def _with_words(table: pandas.DataFrame, tokenizer: Tokenizer | None) -> pandas.DataFrame:
     """What the tokens stand for, beside their ids, where a tokenizer tells."""
     if tokenizer is None:
         return table

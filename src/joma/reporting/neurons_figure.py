@@ -127,7 +127,7 @@ def _whole(piece: Piece) -> str:
     return piece.lead + piece.text
 
 
-def _write(axes: Any, blocks: list[list[Line]]) -> None:
+def _write(axes: Axes, blocks: list[list[Line]]) -> None:
     """Words at their places in a font of fixed width, bold ones among plain ones."""
     axes.set_axis_off()
     lines = [line for block in blocks for line in block]

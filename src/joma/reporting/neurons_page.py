@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from string import ascii_uppercase
-from typing import Any
 
 import pandas as pd
 
@@ -80,7 +79,7 @@ def neurons_of(tables: Mapping[str, pd.DataFrame]) -> list[Neuron]:
     return shown
 
 
-def _numbers(row: Any) -> str:
+def _numbers(row: Mapping[str, float]) -> str:
     if not row["superposition"] >= 0:
         return f"not scored: {row['contexts']:.0f} contexts activate it"
     patterns = int(row["patterns"])

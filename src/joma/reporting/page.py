@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -22,6 +21,7 @@ from joma.reporting.neurons_page import Neuron, neurons_of
 from joma.reporting.pictures import embedded
 from joma.reporting.terminal import by_group, tally
 from joma.runs.directory import Run
+from joma.settings import Value
 
 ROWS_SHOWN = 30
 _MARK = b"<title>joma: "
@@ -128,7 +128,7 @@ def write_report(runs: Sequence[Run], path: Path, *, overwrite: bool = False) ->
     return path
 
 
-def format_number(value: Any) -> str:
+def format_number(value: float | str | None) -> str:
     """Numbers to four digits, everything else as text; empty for what is missing."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
@@ -167,7 +167,7 @@ def _section(run: Run, number: int) -> Section:
     )
 
 
-def format_setting(value: Any) -> str:
+def format_setting(value: Value) -> str:
     """A setting as one would type it: ``none`` for None, lists with commas."""
     if value is None:
         return "none"

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,10 +16,21 @@ from torch import Tensor
 from joma.errors import RunDirectoryError
 from joma.files import whole_file
 
+Row = dict[str, Any]
+"""What is measured along a training, ready for a table."""
+
+
+class Record(TypedDict):
+    """What a checkpoint remembers beside its tensors."""
+
+    step: int
+    rows: list[Row]
+
+
 _FORMAT = "joma training checkpoint 1"
 
 
-def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], record: Record) -> None:
     """Write tensors and a JSON-ready record, whole or not at all, with a digest over both."""
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(record)
@@ -28,7 +39,7 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], record: Mapping[s
         save_file(contiguous, temporary, metadata=metadata)
 
 
-def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], Record]:
     """Read what :func:`save_checkpoint` wrote.
 
     Raises:
@@ -45,7 +56,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     text = metadata.get("record", "")
     if metadata.get("sha256") != _digest(tensors, text):
         raise _damaged(path, "its content does not match its digest")
-    record: dict[str, Any] = json.loads(text)
+    record: Record = json.loads(text)
     return tensors, record
 
 

@@ -13,7 +13,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
@@ -24,9 +23,9 @@ from joma.errors import DivergenceError, InputError
 from joma.models.hierarchy import HierarchyNetwork
 from joma.models.hierarchy_ensemble import HierarchyEnsemble, arrange
 from joma.progress import Progress
-from joma.training.checkpoint import load_checkpoint, save_checkpoint
+from joma.training.checkpoint import Row, load_checkpoint, save_checkpoint
 
-Rows = list[dict[str, Any]]
+Rows = list[Row]
 
 
 @dataclass(frozen=True)

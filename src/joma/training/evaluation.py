@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -12,6 +10,7 @@ from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.measures.entropy import entropy_of_probabilities
 from joma.measures.ranks.stable_rank import stable_rank_estimate
 from joma.models.language_model import LanguageModel
+from joma.training.checkpoint import Row
 
 _TOKENS_AT_ONCE = 7000
 _LOGITS_AT_ONCE = 2**22
@@ -28,7 +27,7 @@ class HeldOutText:
         return list(zip(torch.split(self.inputs, size), torch.split(self.targets, size), strict=True))
 
     @torch.no_grad()
-    def measure(self, model: LanguageModel, step: int, *, with_loss: bool = True) -> list[dict[str, Any]]:
+    def measure(self, model: LanguageModel, step: int, *, with_loss: bool = True) -> list[Row]:
         """Rows of attention entropy (per layer and head), stable rank (per layer), validation loss.
 
         The entropy is the mean over all windows and all their causal rows, in nats; without
@@ -70,5 +69,5 @@ def _summed_loss(model: LanguageModel, hidden: Tensor, targets: Tensor) -> float
 
 def _row(
     step: int, metric: str, value: float, unit: str, layer: int | None = None, head: int | None = None
-) -> dict[str, Any]:
+) -> Row:
     return {"step": step, "layer": layer, "head": head, "metric": metric, "value": value, "unit": unit}

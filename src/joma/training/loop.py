@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pandas as pd
 import torch
@@ -17,10 +17,10 @@ from joma.data.text import Batches, TokenText
 from joma.errors import DivergenceError, InputError
 from joma.models.language_model import LanguageModel
 from joma.progress import Progress
-from joma.training.checkpoint import load_checkpoint, save_checkpoint
+from joma.training.checkpoint import Row, load_checkpoint, save_checkpoint
 from joma.training.fused import ClippedAdam, OutputCrossEntropy
 
-Rows = list[dict[str, Any]]
+Rows = list[Row]
 Model = TypeVar("Model", bound=LanguageModel)
 SECONDS_BETWEEN_CHECKPOINTS = 10.0
 

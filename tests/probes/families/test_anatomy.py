@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from joma.errors import InputError
 from joma.models.decoder import Decoder
 from joma.models.hierarchy import HierarchyNetwork
-from joma.probes.families.anatomy import Anatomy, Block, find_blocks
+from joma.probes.families.anatomy import Block, find_blocks
 from joma.probes.families.norm_gain import norm_gain
+from joma.probes.reading.lent import Anatomy
 
 pytest.importorskip("transformers")
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from joma.errors import InputError
 from joma.models.decoder import Decoder
-from joma.probes.families.anatomy import Anatomy, find_blocks
+from joma.probes.families.anatomy import find_blocks
+from joma.probes.reading.lent import Anatomy
 from joma.probes.sections.joint_dynamics import joint_dynamics
 
 pytest.importorskip("transformers")

@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 import torch
@@ -106,20 +106,21 @@ def _tensor(name: str, given: Any) -> Tensor:
     try:
         if isinstance(given, Tensor | np.ndarray):
             return torch.as_tensor(given)
+        kind = type(given).__name__
     except (TypeError, ValueError):  # strings and objects; strides that PyTorch has not
-        given = f"NumPy array of {given.dtype} with strides {given.strides}"
-    kind = given if isinstance(given, str) else type(given).__name__
+        array = np.asarray(given)
+        kind = f"NumPy array of {array.dtype} with strides {array.strides}"
     raise InputError(f"attention_entropy: {name} is a {kind}; give a tensor or a NumPy array of numbers.")
 
 
-def _number(name: str, value: Any) -> float:
+def _number(name: str, value: SupportsFloat) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
         raise InputError(f"attention_entropy: {name} = {value!r:.80} must be a number.") from None
 
 
-def _index(name: str, value: Any) -> int:
+def _index(name: str, value: SupportsIndex) -> int:
     try:
         return operator.index(value)
     except TypeError:

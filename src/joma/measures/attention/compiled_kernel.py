@@ -9,15 +9,17 @@ is charged for keys that it does not see.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core.base import BaseContext
+from numba.core.typing import Context, Signature
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from joma.measures.attention.torch_threads import TAKEN, next_task, together
+from joma.measures.attention.torch_threads import TAKEN, Typed, next_task, together
 
 _LANES = 8
 _VECTORS = 2
@@ -35,16 +37,14 @@ _STRIP = 512
 _GIVEN = types.Array(types.float32, 4, "A", readonly=True)
 _BOUNDS = types.Array(types.int64, 2, "A", readonly=True)
 _PLACES = types.Array(types.int64, 1, "A", readonly=True)
-_OPTIONS: dict[str, Any] = {
-    "fastmath": {"contract", "reassoc", "nsz", "arcp"},
-    "error_model": "numpy",
-    "nogil": True,
-    "cache": True,
-}
+_FLAGS = {"contract", "reassoc", "nsz", "arcp"}
+_compiled = partial(njit, fastmath=_FLAGS, error_model="numpy", nogil=True, cache=True)
 _single = np.float32
+_Floats = NDArray[np.float32]
+_Whole = NDArray[np.int64]
 
 
-def _array(dimensions: int) -> Any:
+def _array(dimensions: int) -> types.Array:
     return types.Array(types.float32, dimensions, "C")
 
 
@@ -85,17 +85,28 @@ def row_sums(
 
 
 @intrinsic
-def _as_float(typing: Any, bits: Any) -> Any:
+def _as_float(typing: Context, bits: types.Type) -> Typed:
     """The float32 of these bits."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: list[ir.Value]
+    ) -> ir.Value:
         return builder.bitcast(arguments[0], ir.FloatType())
 
     return types.float32(types.int32), generate
 
 
 @intrinsic
-def _products(typing: Any, rows: Any, at: Any, panels: Any, panel: Any, width: Any, out: Any, to: Any) -> Any:
+def _products(
+    typing: Context,
+    rows: types.Type,
+    at: types.Type,
+    panels: types.Type,
+    panel: types.Type,
+    width: types.Type,
+    out: types.Type,
+    to: types.Type,
+) -> Typed:
     """out[to + _STRIP r + c] = sum_d rows[at + _ROWS d + r] panels[panel + PANEL d + c].
 
     Written out because its sums must stay in registers, which no loop over arrays is compiled to.
@@ -103,20 +114,22 @@ def _products(typing: Any, rows: Any, at: Any, panels: Any, panel: Any, width: A
     place = types.intp
     signature = types.void(rows, place, panels, place, place, out, place)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: list[ir.Value]
+    ) -> ir.Value:
         kinds = signature.args
         rows, at, panels, panel, width, out, to = arguments
         vector, word = ir.VectorType(ir.FloatType(), _LANES), ir.IntType(32)
         undefined, index = ir.Constant(vector, ir.Undefined), at.type
         everywhere = ir.Constant(ir.VectorType(word, _LANES), [0] * _LANES)
 
-        def start(kind: Any, array: Any, offset: Any) -> Any:
+        def start(kind: types.Type, array: ir.Value, offset: ir.Value) -> ir.Value:
             return builder.gep(context.make_array(kind)(context, builder, array).data, [offset])
 
-        def step(pointer: Any, number: int) -> Any:
+        def step(pointer: ir.Value, number: int) -> ir.Value:
             return builder.gep(pointer, [ir.Constant(index, number)])
 
-        def vectors(pointer: Any) -> list[Any]:
+        def vectors(pointer: ir.Value) -> list[ir.Value]:
             steps = (step(pointer, _LANES * v) for v in range(_VECTORS))
             return [builder.bitcast(one, vector.as_pointer()) for one in steps]
 
@@ -162,7 +175,7 @@ def _products(typing: Any, rows: Any, at: Any, panels: Any, panel: Any, width: A
 
 
 @njit(inline="always")
-def _exp2(x: Any) -> Any:
+def _exp2(x: np.float32) -> np.float32:
     """2^x for x <= 0, to two units in the last place; 2^-126 below -126."""
     x = max(x, _single(-126.0))
     whole = np.floor(x + _single(0.5))
@@ -175,19 +188,22 @@ def _exp2(x: Any) -> Any:
     power = power * rest + _single(2.402264791363012e-1)
     power = power * rest + _single(6.931472028550421e-1)
     power = power * rest + _single(1.0)
-    return power * _as_float(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)))
+    result: np.float32 = power * _as_float(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)))
+    return result
 
 
 @njit(fastmath=True)
-def _largest(values: Any) -> Any:
-    largest = values[0]
+def _largest(values: _Floats) -> np.float32:
+    largest: np.float32 = values[0]
     for place in range(len(values)):
         largest = max(largest, values[place])
     return largest
 
 
 @njit(inline="always")
-def _add(scores: Any, square: Any, placed: bool, ramp: Any, away: Any, state: Any) -> None:
+def _add(
+    scores: _Floats, square: _Floats, placed: bool, ramp: _Floats, away: np.float32, state: _Floats
+) -> None:
     """Add the scores on some keys, the first so far away, to (top, total, mean, square, place) of a row."""
     # Loops over whole slices: from other ends, where an index might be negative, none is vectorised.
     top = _largest(scores)
@@ -216,8 +232,8 @@ def _add(scores: Any, square: Any, placed: bool, ramp: Any, away: Any, state: An
     state[0], state[1], state[2], state[3], state[4] = top, total, mean, weighted, place
 
 
-@njit([types.void(_GIVEN, _array(5), _array(3), TAKEN)], **_OPTIONS)
-def _pack(key: Any, panels: Any, square: Any, taken: Any) -> None:
+@_compiled([types.void(_GIVEN, _array(5), _array(3), TAKEN)])
+def _pack(key: _Floats, panels: _Floats, square: _Floats, taken: _Whole) -> None:
     batch, heads, keys, width = key.shape
     number = panels.shape[2]
     task = next_task(taken)
@@ -233,7 +249,7 @@ def _pack(key: Any, panels: Any, square: Any, taken: Any) -> None:
         task = next_task(taken)
 
 
-@njit(
+@_compiled(
     [
         types.void(
             _GIVEN,
@@ -247,20 +263,19 @@ def _pack(key: Any, panels: Any, square: Any, taken: Any) -> None:
             _array(4),
             TAKEN,
         )
-    ],
-    **_OPTIONS,
+    ]
 )
 def _row_sums(
-    query: Any,
-    panels: Any,
-    square: Any,
-    first: Any,
-    stop: Any,
-    positions: Any,
-    factor: Any,
-    placed: Any,
-    sums: Any,
-    taken: Any,
+    query: _Floats,
+    panels: _Floats,
+    square: _Floats,
+    first: _Whole,
+    stop: _Whole,
+    positions: _Whole,
+    factor: np.float32,
+    placed: bool,
+    sums: _Floats,
+    taken: _Whole,
 ) -> None:
     batch, heads, rows, width = query.shape
     key_heads, number = panels.shape[1], panels.shape[2]

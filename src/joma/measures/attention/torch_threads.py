@@ -9,20 +9,25 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from llvmlite import ir
 from numba import types
+from numba.core.base import BaseContext
+from numba.core.typing import Context, Signature
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 TAKEN = types.Array(types.int64, 1, "C")
 """Type of the counter: one int64."""
+Typed = tuple[Signature, Callable[..., ir.Value]]
+"""What an intrinsic is: its signature, and what generates its code."""
 
 
-def together(function: Any, *arguments: Any) -> None:
+def together(function: Callable[..., None], *arguments: NDArray[np.generic] | np.generic | bool) -> None:
     """Run a compiled function, which lets go of Python's lock, on as many threads as torch uses.
 
     Each calls it with the arguments and a counter (``TAKEN``), from which it takes tasks by
@@ -31,7 +36,7 @@ def together(function: Any, *arguments: Any) -> None:
     number, taken = torch.get_num_threads(), np.zeros(1, np.int64)
     failed: list[BaseException] = []
 
-    def work(_: Any = None) -> None:
+    def work(_: None = None) -> None:
         try:
             function(*arguments, taken)
         except BaseException as problem:  # Ctrl-C too: what a callback raises is dropped
@@ -55,7 +60,7 @@ _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 @functools.cache
-def torch_parallel() -> Any:
+def torch_parallel() -> Callable[..., None] | None:
     """``GOMP_parallel`` of the library whose threads torch uses, or None where torch brings none."""
     packages = Path(torch.__file__).parent.parent
     for path in sorted((*packages.glob("torch/lib/libgomp*"), *packages.glob("torch.libs/libgomp*"))):
@@ -70,10 +75,12 @@ def torch_parallel() -> Any:
 
 
 @intrinsic
-def next_task(typing: Any, counter: Any) -> Any:
+def next_task(typing: Context, counter: types.Array) -> Typed:
     """In compiled code: the number in a counter, which then is one more; no two threads get the same."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: list[ir.Value]
+    ) -> ir.Value:
         place = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         return builder.atomic_rmw("add", place, ir.Constant(ir.IntType(64), 1), "monotonic")
 

@@ -9,13 +9,12 @@ attention) is None too, with the reason in ``mlp_problem`` and ``attention_probl
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import TypedDict
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from joma.errors import InputError
 from joma.probes.families.matrices import Matrix, find_matrices
@@ -45,6 +44,31 @@ _BEFORE_MLP = (
 # DistilBERT, MPNet and ALBERT.
 _AFTER_ATTENTION = r"attention\.output\.LayerNorm|attention\.LayerNorm|sa_layer_norm"
 _AMBIGUOUS = r"self_attn_layer_norm|encoder_attn_layer_norm|attention_norm"
+
+
+class _Mlp(TypedDict, total=False):
+    lower: str
+    gate: str | None
+    upper: str
+    lower_matrix: Matrix
+    gate_matrix: Matrix | None
+
+
+class _Attention(TypedDict, total=False):
+    attention: str
+    value_reader: str
+    value_matrix: Matrix
+    output_matrix: Matrix
+    heads: int
+    key_value_heads: int
+    head_width: int
+
+
+class _Norms(TypedDict, total=False):
+    attention_norm: str | None
+    output_norm: str | None
+    mlp_norm: str | None
+    parallel: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,48 +127,6 @@ class Block:
     """What could not be told and was left None."""
 
 
-class Anatomy:
-    """A living model's blocks and weights, found once for all that ask."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    @cached_property
-    def weights(self) -> Checkpoint:
-        """The weights as they are used: adapters added, quantised values restored."""
-        return weights_of(self.model)
-
-    @cached_property
-    def blocks(self) -> list[Block]:
-        """See :func:`find_blocks`."""
-        return find_blocks(self.model, self.weights)
-
-    def chosen(self, layers: Iterable[int] | None, where: str) -> list[Block]:
-        """The blocks of these layers (in every stack that has them), all if None.
-
-        Raises:
-            InputError: no block known by its name, a layer that is not there.
-        """
-        if layers is None:
-            return self.blocks
-        wanted, there = set(layers), {block.layer for block in self.blocks}
-        missing = sorted(wanted - there)
-        if missing or not wanted:
-            raise InputError(
-                f"{where}: the model has no layer {missing[0] if missing else '(empty list)'}; its layers "
-                f"are {min(there)} to {max(there)}."
-            )
-        return [block for block in self.blocks if block.layer in wanted]
-
-    def take(self, matrix: Matrix) -> Tensor:
-        """A matrix, (outputs, inputs), as it is used: a detached view or copy.
-
-        Raises:
-            InputError: a weight that is not there or holds nothing (sharded away, on the meta device).
-        """
-        return matrix.take(self.weights.weight(matrix.tensor))
-
-
 def find_blocks(model: nn.Module, weights: Checkpoint | None = None) -> list[Block]:
     """The blocks of a model, stack by stack and layer by layer.
 
@@ -190,7 +172,7 @@ def _block(
     assert first.layer is not None
     mlp, mlp_problem = _mlp(name, matrices, remarks)
     attention, attention_problem = _attention(name, matrices, modules, shapes, config)
-    norms = _norms(name, modules, config, remarks) if mlp and attention else {}
+    norms = _norms(name, modules, config, remarks) if mlp and attention else _Norms()
     return Block(
         layer=first.layer,
         stack=first.stack,
@@ -204,7 +186,7 @@ def _block(
     )
 
 
-def _mlp(name: str, matrices: list[Matrix], remarks: list[str]) -> tuple[dict[str, Any], str]:
+def _mlp(name: str, matrices: list[Matrix], remarks: list[str]) -> tuple[_Mlp, str]:
     by_role: dict[str, list[Matrix]] = {}
     for matrix in matrices:
         by_role.setdefault(matrix.role, []).append(matrix)
@@ -235,7 +217,7 @@ def _attention(
     modules: dict[str, nn.Module],
     shapes: Mapping[str, tuple[int, ...]],
     config: Config,
-) -> tuple[dict[str, Any], str]:
+) -> tuple[_Attention, str]:
     by_role: dict[str, Matrix] = {}
     for matrix in matrices:
         by_role.setdefault(matrix.role, matrix)
@@ -286,7 +268,7 @@ def _rows(matrix: Matrix, shape: tuple[int, ...]) -> int:
 
 
 def _heads(attention: str, modules: dict[str, nn.Module], config: Config) -> int | None:
-    sources: list[Any] = []
+    sources: list[nn.Module | Config | None] = []
     name = attention
     while True:
         sources += [modules.get(name), getattr(modules.get(name), "config", None)]
@@ -301,7 +283,7 @@ def _heads(attention: str, modules: dict[str, nn.Module], config: Config) -> int
     return whole(config, *_HEAD_COUNTS)
 
 
-def _norms(block: str, modules: dict[str, nn.Module], config: Config, remarks: list[str]) -> dict[str, Any]:
+def _norms(block: str, modules: dict[str, nn.Module], config: Config, remarks: list[str]) -> _Norms:
     names = [
         name
         for name, module in modules.items()

@@ -8,10 +8,9 @@ the block before where attention and MLP stand side by side (GPT-J, Phi, most of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -173,7 +172,7 @@ def _hooked(model: nn.Module, readers: list[_Reader], state: _State) -> Iterator
             handle.remove()
 
 
-def _length(batches: Iterable[Any]) -> int | None:
+def _length(batches: Iterable[tuple[Tensor, Tensor]]) -> int | None:
     try:
         return len(batches)  # type: ignore[arg-type]
     except TypeError:
@@ -254,8 +253,8 @@ class _Reader:
         self._neurons = np.empty(0, dtype=np.int64)
         self._columns: Tensor | None = None
 
-    def hook(self, state: _State) -> Any:
-        def before(module: nn.Module, args: tuple[Any, ...]) -> None:
+    def hook(self, state: _State) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        def before(module: nn.Module, args: tuple[Tensor, ...]) -> None:
             activations: Tensor = args[0].detach()
             batch, length = state.usable.shape
             if activations.ndim != 3 and activations.numel() % max(batch * length, 1) == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +24,14 @@ from joma.probes.neurons.scores import (
 )
 from joma.probes.neurons.settings import BATCH_TOKENS, COPIES, SHOWN, SMALLEST, TOKENS, TOP, WINDOW
 from joma.probes.reading.loading import LoadedModel, load_model
-from joma.probes.reading.texts import Windows, windows
+from joma.probes.reading.texts import Text, Windows, windows
 from joma.probes.reading.untrained import check_null, untrained_copies
 from joma.progress import Progress
 from joma.tables import Tables
 
 if TYPE_CHECKING:
     import pandas
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,9 +47,9 @@ class Neurons(Tables):
 
 def probe_neurons(
     model: str | Path | nn.Module,
-    text: Any,
+    text: Text,
     *,
-    tokenizer: Any = None,
+    tokenizer: Tokenizer | str | Path | None = None,
     revision: str | None = None,
     column: str | None = None,
     length: int | None = WINDOW,
@@ -221,7 +222,7 @@ def superposition_tables(
     return tables
 
 
-def piece_of(tokenizer: Any) -> Callable[[int], str]:
+def piece_of(tokenizer: Tokenizer | None) -> Callable[[int], str]:
     """Token id -> its text, with the blank before it where there is one; the number without a tokenizer."""
     if tokenizer is None:
         return lambda number: f" {number}"

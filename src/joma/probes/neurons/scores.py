@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -315,15 +315,20 @@ def context_tables(
     import pandas
 
     by_layer = {(one.contexts.layer, one.contexts.stack): one for one in scores}
-    rows: list[dict[str, Any]] = []
-    tokens: list[dict[str, Any]] = []
+    rows: list[_Columns] = []
+    tokens: list[_Columns] = []
     for layer, stack, neuron in chosen:
         one = by_layer[layer, stack]
         where = int(np.searchsorted(one.contexts.neurons, neuron))
         for rank in np.flatnonzero(one.contexts.active[where]):
-            identity = {"layer": layer, "stack": stack, "neuron": neuron, "rank": int(rank)}
+            identity: dict[str, int | float | str] = {
+                "layer": layer,
+                "stack": stack,
+                "neuron": neuron,
+                "rank": int(rank),
+            }
             shown = _excerpt(contexts, one.contexts, where, int(rank), piece)
-            tokens += [identity | token for token in shown]
+            tokens += [{**identity, **token._asdict()} for token in shown]
             rows.append(
                 identity
                 | {
@@ -331,7 +336,7 @@ def context_tables(
                     "pattern": int(one.found.pattern[where, rank]),
                     "window": int(one.contexts.window[where, rank]),
                     "position": int(one.contexts.position[where, rank]),
-                    "query": next(token["piece"] for token in shown if token["query"]),
+                    "query": next(token.piece for token in shown if token.query),
                     "text": _in_words(shown),
                 }
             )
@@ -344,9 +349,22 @@ def context_tables(
     )
 
 
+_Columns = dict[str, int | float | str]
+
+
+class _Shown(NamedTuple):
+    """One token of a context as it is shown."""
+
+    place: int
+    piece: str
+    weight: float
+    bold: bool
+    query: bool
+
+
 def _excerpt(
     contexts: NeuronContexts, layer: LayerContexts, where: int, rank: int, piece: Callable[[int], str]
-) -> list[dict[str, Any]]:
+) -> list[_Shown]:
     ids = contexts.windows[int(layer.window[where, rank])]
     query = int(layer.position[where, rank])
     places, weights = layer.attended[where, rank], layer.weight[where, rank]
@@ -359,30 +377,24 @@ def _excerpt(
     for place in bold:
         shown |= set(range(place - BESIDE, place + BESIDE + 1))
     return [
-        {
-            "place": place,
-            "piece": piece(int(ids[place])),
-            "weight": weight.get(place, 0.0),
-            "bold": place in bold,
-            "query": place == query,
-        }
+        _Shown(place, piece(int(ids[place])), weight.get(place, 0.0), place in bold, place == query)
         for place in sorted(shown)
         if 0 <= place < len(ids)
     ]
 
 
-def _in_words(shown: Sequence[dict[str, Any]]) -> str:
+def _in_words(shown: Sequence[_Shown]) -> str:
     """The tokens as a text, with dots for what is left out."""
-    words = ["" if shown[0]["place"] == 0 else "..."]
+    words = ["" if shown[0].place == 0 else "..."]
     for before, token in zip([shown[0], *shown], shown, strict=False):
-        words += [" ..."] * (token["place"] > before["place"] + 1) + [_marked(token)]
+        words += [" ..."] * (token.place > before.place + 1) + [_marked(token)]
     return "".join(words)
 
 
-def _marked(token: dict[str, Any]) -> str:
-    text = str(token["piece"])
+def _marked(token: _Shown) -> str:
+    text = str(token.piece)
     inner = text.strip()
-    if not inner or not (token["bold"] or token["query"]):
+    if not inner or not (token.bold or token.query):
         return text
-    mark = "**" if token["bold"] else "_"
+    mark = "**" if token.bold else "_"
     return text.replace(inner, f"{mark}{inner}{mark}", 1)

@@ -4,13 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from joma.errors import InputError
+from joma.probes.families.anatomy import Block, find_blocks
+from joma.probes.families.matrices import Matrix
 from joma.probes.reading.ready import ReadyBatch
 from joma.probes.reading.texts import TokenBatch
+from joma.probes.weights.checkpoints import Checkpoint
+from joma.probes.weights.in_memory import weights_of
+
+
+class Anatomy:
+    """A living model's blocks and weights, found once for all that ask."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    @cached_property
+    def weights(self) -> Checkpoint:
+        """The weights as they are used: adapters added, quantised values restored."""
+        return weights_of(self.model)
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """See :func:`joma.probes.families.anatomy.find_blocks`."""
+        return find_blocks(self.model, self.weights)
+
+    def chosen(self, layers: Iterable[int] | None, where: str) -> list[Block]:
+        """The blocks of these layers (in every stack that has them), all if None.
+
+        Raises:
+            InputError: no block known by its name, a layer that is not there.
+        """
+        if layers is None:
+            return self.blocks
+        wanted, there = set(layers), {block.layer for block in self.blocks}
+        missing = sorted(wanted - there)
+        if missing or not wanted:
+            raise InputError(
+                f"{where}: the model has no layer {missing[0] if missing else '(empty list)'}; its layers "
+                f"are {min(there)} to {max(there)}."
+            )
+        return [block for block in self.blocks if block.layer in wanted]
+
+    def take(self, matrix: Matrix) -> Tensor:
+        """A matrix, (outputs, inputs), as it is used: a detached view or copy.
+
+        Raises:
+            InputError: a weight that is not there or holds nothing (sharded away, on the meta device).
+        """
+        return matrix.take(self.weights.weight(matrix.tensor))
 
 
 @contextmanager

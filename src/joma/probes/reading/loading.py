@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from joma.files import is_there, parse_json, read_bytes, user_path
 from joma.probes.reading.passes import device_of
 from joma.probes.weights.checkpoints import Checkpoint, open_checkpoint
 from joma.probes.weights.in_memory import weights_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -33,7 +36,7 @@ class LoadedModel:
 
     model: nn.Module
     """In evaluation mode if it was loaded here; an object that was given is left as it is."""
-    tokenizer: Any
+    tokenizer: Tokenizer | None
     """transformers' tokenizer, or None where there is none."""
     name: str
     """What the user called it; of an object, its class's name."""
@@ -46,7 +49,7 @@ class LoadedModel:
 def load_model(
     model: str | Path | nn.Module,
     *,
-    tokenizer: Any = None,
+    tokenizer: Tokenizer | str | Path | None = None,
     revision: str | None = None,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype | None = None,
@@ -151,7 +154,7 @@ def _from_disk(path: Path, dtype: torch.dtype | None, trust: bool) -> nn.Module:
     import transformers
 
     open_checkpoint(path)  # refuses what is damaged or would run code, unread
-    kwargs: dict[str, Any] = {}
+    gguf_file: dict[str, str] = {}
     folder = path
     if path.is_file():
         if path.suffix != ".gguf":
@@ -159,7 +162,7 @@ def _from_disk(path: Path, dtype: torch.dtype | None, trust: bool) -> nn.Module:
         for package in ("gguf", "accelerate"):
             if importlib.util.find_spec(package) is None:
                 raise InputError(f"a GGUF file needs the package {package}: pip install 'joma[gguf]'.")
-        folder, kwargs = path.parent, {"gguf_file": path.name}
+        folder, gguf_file = path.parent, {"gguf_file": path.name}
     elif not (path / "config.json").is_file():
         gguf = sorted(path.glob("*.gguf"))
         if gguf:
@@ -167,16 +170,17 @@ def _from_disk(path: Path, dtype: torch.dtype | None, trust: bool) -> nn.Module:
         raise InputError(f"{path} has no config.json, so its model cannot be built; give the whole folder.")
     code = _own_code(folder / "config.json")
     _refuse_own_code(folder, code, trust)
-    kwargs["trust_remote_code"] = trust
     try:
-        config = transformers.AutoConfig.from_pretrained(folder, **kwargs)
+        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust, **gguf_file)
         names = [name for name in config.architectures or [] if hasattr(transformers, name)]
         kind = getattr(transformers, names[0]) if names else transformers.AutoModelForCausalLM
-        if "gguf_file" in kwargs:  # its classes know the file's format, not the model's own
+        if gguf_file:  # its classes know the file's format, not the model's own
             kind = transformers.AutoModelForCausalLM
         elif trust and "AutoModel" in code and "AutoModelForCausalLM" not in code:
             kind = transformers.AutoModel
-        loaded: Any = kind.from_pretrained(folder, dtype=dtype or "auto", output_loading_info=True, **kwargs)
+        loaded: Any = kind.from_pretrained(
+            folder, dtype=dtype or "auto", output_loading_info=True, trust_remote_code=trust, **gguf_file
+        )
         model, found = loaded
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise InputError(
@@ -231,7 +235,9 @@ def _is_known(source: Path) -> bool:
     return isinstance(kind, str) and kind in transformers.CONFIG_MAPPING
 
 
-def _tokenizer(tokenizer: Any, folder: Path | None, trust: bool) -> Any:
+def _tokenizer(
+    tokenizer: Tokenizer | str | Path | None, folder: Path | None, trust: bool
+) -> Tokenizer | None:
     if tokenizer is not None and not isinstance(tokenizer, str | Path):
         return tokenizer
     source = tokenizer if tokenizer is not None else folder
@@ -241,7 +247,7 @@ def _tokenizer(tokenizer: Any, folder: Path | None, trust: bool) -> Any:
     from transformers import AutoTokenizer
 
     source = Path(source)
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, str] = {}
     if source.suffix == ".gguf" and source.is_file():
         source, kwargs = source.parent, {"gguf_file": source.name}
     if tokenizer is None and not kwargs and not any(source.glob("*token*")):
@@ -332,7 +338,6 @@ def _quiet_transformers() -> Iterator[None]:
     from transformers import utils
 
     messages: Any = utils.logging
-
     level, bars = messages.get_verbosity(), messages.is_progress_bar_enabled()
     hub = logging.getLogger("huggingface_hub")
     hub_level = hub.level

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,15 @@ from joma.probes.reading.ready import ReadyBatch
 from joma.probes.reading.texts import TokenBatch
 
 
-def run_batch(model: nn.Module, batch: TokenBatch, *, logits: bool = False) -> Any:
+class _WithLogits(Protocol):
+    logits: Tensor | None
+
+
+Output = Tensor | _WithLogits
+"""What a model returns, as far as it is read here."""
+
+
+def run_batch(model: nn.Module, batch: TokenBatch, *, logits: bool = False) -> Output:
     """One forward pass, with the padding mask, without a cache; returns what the model returns.
 
     An encoder-decoder reads the text in both its parts. Without ``logits``, models that can leave the logits
@@ -44,7 +52,7 @@ def run_batch(model: nn.Module, batch: TokenBatch, *, logits: bool = False) -> A
         given.setdefault("logits_to_keep", 1)
     arguments = (given.pop(""),) if "" in given else ()
     try:
-        return model(*arguments, **given)
+        output: Output = model(*arguments, **given)
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
             raise UnfinishedError(
@@ -52,6 +60,7 @@ def run_batch(model: nn.Module, batch: TokenBatch, *, logits: bool = False) -> A
                 "length of the windows."
             ) from error
         raise
+    return output
 
 
 def _of_tokens(
@@ -117,7 +126,7 @@ def device_of(model: nn.Module) -> torch.device:
     return next(places, torch.device("cpu"))
 
 
-def logits_of(output: object) -> Tensor:
+def logits_of(output: Output) -> Tensor:
     """The logits (batch, length, vocabulary) of what a model returned.
 
     Raises:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,14 +11,17 @@ from torch import Tensor
 from joma.errors import InputError
 from joma.probes.reading.texts import TokenBatch
 
+Input = Tensor | int | float | bool | str | None | list["Input"] | dict[str, "Input"]
+"""One of a model's inputs."""
+
 
 class ReadyBatch(TokenBatch):
     """A model's inputs by name, as they are given; without token ids, ``tokens`` is (batch, 0)."""
 
-    inputs: Mapping[str, Any]
+    inputs: Mapping[str, Input]
 
     @classmethod
-    def of(cls, inputs: Mapping[str, Any]) -> ReadyBatch:
+    def of(cls, inputs: Mapping[str, Input]) -> ReadyBatch:
         """Take over what a model is called with.
 
         Raises:

@@ -12,7 +12,7 @@ from torch import nn
 
 from joma.errors import InputError
 from joma.probes.reading.lent import untouched
-from joma.probes.reading.passes import run_batch
+from joma.probes.reading.passes import Output, run_batch
 from joma.probes.reading.ready import ReadyBatch
 from joma.probes.reading.texts import TokenBatch
 from joma.progress import Progress
@@ -44,11 +44,11 @@ class Section(ABC):
     failure: InputError | None = None
 
     @abstractmethod
-    def following(self, part: Part) -> AbstractContextManager[object]:
+    def following(self, part: Part) -> AbstractContextManager[None]:
         """Entered around the forward pass of a part: sets hooks and takes them out again."""
 
     @abstractmethod
-    def passed(self, part: Part, output: object) -> None:
+    def passed(self, part: Part, output: Output) -> None:
         """A part has run, and this is what the model returned."""
 
     @abstractmethod

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,15 @@ from joma.data.corpora import read_text
 from joma.errors import InputError, foreign, nearest
 from joma.files import parse_json, regular
 from joma.probes.reading.settings import BATCH_TOKENS, TOKENS, WINDOW
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+    from transformers import PreTrainedTokenizerBase as Tokenizer
+
+Ids = Tensor | NDArray[np.integer] | Sequence[int]
+Document = str | NDArray[np.int64]
+Text = str | Path | Ids | Sequence[str | Ids] | Sequence[Mapping[str, str | Sequence[int]]] | Iterable[str]
+"""A text itself, a file, token ids, a list of texts or of ids, or rows of a data set."""
 
 _TABLES = (".parquet", ".csv", ".jsonl", ".json")
 _LONGEST_NORMALISED = 100
@@ -86,10 +95,10 @@ class Windows:
 
 
 def windows(
-    text: Any,
+    text: Text,
     *,
     model: nn.Module | None = None,
-    tokenizer: Any = None,
+    tokenizer: Tokenizer | None = None,
     column: str | None = None,
     length: int | None = None,
     tokens: int | None = None,
@@ -158,7 +167,7 @@ def windows(
     return Windows(tuple(pieces), int(padding), batch_tokens)
 
 
-def maximal_length(config: Any) -> int | None:
+def maximal_length(config: PretrainedConfig | None) -> int | None:
     """The number of positions that a model's settings allow, or None if they set no limit."""
     for name in _POSITION_SETTINGS:
         value = getattr(config, name, None)
@@ -168,17 +177,18 @@ def maximal_length(config: Any) -> int | None:
     return None
 
 
-def _language_settings(config: Any) -> Any:
+def _language_settings(config: PretrainedConfig | None) -> PretrainedConfig | None:
     inner = getattr(config, "text_config", None)
     return config if inner is None or isinstance(inner, dict) else inner
 
 
-def _documents(text: Any, column: str | None) -> list[Any]:
+def _documents(text: Any, column: str | None) -> list[Document]:
     """What was given as a list of texts (str) or token ids (arrays)."""
+    found: list[Any]
     if isinstance(text, Path):
         return _from_file(text, column)
     if isinstance(text, str):
-        found: list[Any] = [text]
+        found = [text]
     elif isinstance(text, Tensor | np.ndarray):
         array = text.detach().cpu().numpy() if isinstance(text, Tensor) else text
         if array.ndim not in (1, 2):
@@ -203,7 +213,7 @@ def _documents(text: Any, column: str | None) -> list[Any]:
     return _texts_of(found, "the text")
 
 
-def _from_file(path: Path, column: str | None) -> list[Any]:
+def _from_file(path: Path, column: str | None) -> list[Document]:
     regular(path)
     if path.suffix == ".npy":
         try:
@@ -248,8 +258,8 @@ def _column(column: str | None, names: list[str], where: str) -> str:
     return column
 
 
-def _texts_of(found: Sequence[Any], where: str) -> list[Any]:
-    documents: list[Any] = []
+def _texts_of(found: Sequence[str | Ids | None], where: str) -> list[Document]:
+    documents: list[Document] = []
     for number, one in enumerate(found):
         if isinstance(one, Tensor):
             one = one.detach().cpu().numpy()
@@ -271,7 +281,7 @@ def _texts_of(found: Sequence[Any], where: str) -> list[Any]:
     return documents
 
 
-def _ids(document: Any, tokenizer: Any) -> NDArray[np.int64]:
+def _ids(document: Document, tokenizer: Tokenizer | None) -> NDArray[np.int64]:
     if not isinstance(document, str):
         ids = np.asarray(document).astype(np.int64)
         if (ids < 0).any():
@@ -285,7 +295,7 @@ def _ids(document: Any, tokenizer: Any) -> NDArray[np.int64]:
     return np.asarray(encoded["input_ids"], dtype=np.int64)
 
 
-def _check_normaliser(tokenizer: Any, document: str) -> None:
+def _check_normaliser(tokenizer: Tokenizer, document: str) -> None:
     """Refuse a tokenizer whose rules make of one character a text that fills the memory."""
     normaliser = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
     if normaliser is None:
@@ -299,7 +309,7 @@ def _check_normaliser(tokenizer: Any, document: str) -> None:
                 )
 
 
-def _around(tokenizer: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _around(tokenizer: Tokenizer | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The ids that the tokenizer puts before and after a text."""
     none = np.empty(0, dtype=np.int64)
     if tokenizer is None:
@@ -332,9 +342,9 @@ def _limited(pieces: list[NDArray[np.int64]], tokens: int | None, at_most: int) 
     return found
 
 
-def _vocabulary(model: nn.Module | None, config: Any) -> int | None:
+def _vocabulary(model: nn.Module | None, config: PretrainedConfig | None) -> int | None:
     embedding = None
-    find: Any = getattr(model, "get_input_embeddings", None)
+    find = getattr(model, "get_input_embeddings", None)
     if find is not None:
         with contextlib.suppress(NotImplementedError, AttributeError):
             embedding = find()
@@ -344,7 +354,9 @@ def _vocabulary(model: nn.Module | None, config: Any) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def _check_vocabulary(pieces: Sequence[NDArray[np.int64]], model: nn.Module | None, config: Any) -> None:
+def _check_vocabulary(
+    pieces: Sequence[NDArray[np.int64]], model: nn.Module | None, config: PretrainedConfig | None
+) -> None:
     vocabulary = _vocabulary(model, config)
     if vocabulary is None:
         return
@@ -357,6 +369,6 @@ def _check_vocabulary(pieces: Sequence[NDArray[np.int64]], model: nn.Module | No
             )
 
 
-def _padding_of(tokenizer: Any) -> int | None:
+def _padding_of(tokenizer: Tokenizer | None) -> int | None:
     value = getattr(tokenizer, "pad_token_id", None)
     return value if isinstance(value, int) else None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -14,6 +14,7 @@ from torch import nn
 
 from joma.errors import InputError
 from joma.measures.attention.statistics import metric_of
+from joma.probes.reading.passes import Output
 from joma.probes.reading.shared import Part, Section, read
 from joma.probes.reading.texts import TokenBatch
 from joma.probes.watching.measuring import Measured
@@ -124,12 +125,14 @@ class AttentionSection(Section):
         self._sums: dict[tuple[int, str, int, str, str], _Sums] = {}
         self._coverages: list[pandas.DataFrame] = []
 
-    def following(self, part: Part) -> AbstractContextManager[object]:
+    @contextmanager
+    def following(self, part: Part) -> Iterator[None]:
         """Watch the pass."""
         self._seen = self._watch()
-        return self._seen
+        with self._seen:
+            yield
 
-    def passed(self, part: Part, output: object) -> None:
+    def passed(self, part: Part, output: Output) -> None:
         """Add what was seen."""
         for layer, record, measured in self._seen.measured():
             key = (layer, record.module, record.call, measured.name, record.dtype)

@@ -23,8 +23,8 @@ from joma.measures.coherence import (
     random_cosine_quantile,
     random_largest_cosine,
 )
-from joma.probes.families.anatomy import Anatomy
-from joma.probes.reading.lent import checked_batches, input_embeddings
+from joma.probes.reading.lent import Anatomy, checked_batches, input_embeddings
+from joma.probes.reading.passes import Output
 from joma.probes.reading.shared import Part, Section, read
 from joma.probes.reading.texts import TokenBatch
 
@@ -84,7 +84,7 @@ def representation_coherence(
 
     Raises:
         InputError: see :func:`joma.probes.reading.lent.checked_batches` and
-            :meth:`joma.probes.families.anatomy.Anatomy.chosen`; fewer than
+            :meth:`joma.probes.reading.lent.Anatomy.chosen`; fewer than
             three distinct tokens; hidden states that are not finite (and where).
     """
     section = CoherenceSection(
@@ -196,10 +196,12 @@ class CoherenceSection(Section):
                 )
             yield
 
-    def passed(self, part: Part, output: object) -> None:
+    def passed(self, part: Part, output: Output) -> None:
         """Nothing is left to do."""
 
-    def _see(self, part: Part, here: Tensor, name: str, place: str, hidden: object) -> None:
+    def _see(
+        self, part: Part, here: Tensor, name: str, place: str, hidden: Tensor | Sequence[Tensor] | None
+    ) -> None:
         if place == "output":
             self.runs[name] += 1
             if name not in self.last:

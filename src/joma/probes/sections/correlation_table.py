@@ -17,6 +17,9 @@ from joma.measures.joint_dynamics import Variant
 _Sums = NDArray[np.float64]
 _FIRST_BIN = 16
 
+Identity = Mapping[str, str | int | None]
+"""Columns that say which layer a row is of."""
+
 
 def bins_of(length: int) -> tuple[int, ...]:
     """Edges of bins of query positions: 0, 16, 32, 64, ..., up to at least ``length``."""
@@ -68,7 +71,8 @@ class IndexSums:
 
 
 def index_table(
-    layers: Iterable[tuple[Mapping[str, object], Mapping[int, IndexSums]]], heads: Sequence[int] | None
+    layers: Iterable[tuple[Mapping[str, str | int | None], Mapping[int, IndexSums]]],
+    heads: Sequence[int] | None,
 ) -> pd.DataFrame:
     """The table of :func:`joma.probes.sections.joint_dynamics.joint_dynamics`.
 
@@ -136,8 +140,8 @@ def _of_variant(
     labels = {name: getattr(variant, name) for name in ("scale", "given", "sink")}
     return {
         "head": np.asarray(heads, dtype=np.float64)[at[0]],
-        "metric": np.asarray(list(values), dtype=object)[which],
-        **{name: np.full(len(which), label, dtype=object) for name, label in labels.items()},
+        "metric": np.asarray(list(values))[which],
+        **{name: np.repeat(np.asarray([label]), len(which)) for name, label in labels.items()},
         "position": np.append(edges[:-1], np.nan)[at[1]],
         "position_end": np.append(edges[1:], np.nan)[at[1]],
         "count": queries[at].astype(np.int64),

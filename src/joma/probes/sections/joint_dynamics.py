@@ -11,18 +11,18 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from joma.errors import InputError
-from joma.measures.attention.visible_keys import take
 from joma.measures.joint_dynamics import joint_dynamics_index, joint_dynamics_prediction, neuron_gram
-from joma.measures.row_correlations import Scores
-from joma.probes.families.anatomy import Anatomy, Block
+from joma.probes.families.anatomy import Block
 from joma.probes.families.norm_gain import norm_gain
-from joma.probes.reading.lent import checked_batches
+from joma.probes.reading.lent import Anatomy, checked_batches
+from joma.probes.reading.passes import Output
 from joma.probes.reading.shared import Part, Section, read
 from joma.probes.reading.texts import TokenBatch
-from joma.probes.sections.correlation_table import IndexSums, bins_of, index_table
+from joma.probes.sections.correlation_table import Identity, IndexSums, bins_of, index_table
 from joma.probes.watching.call import AttentionCall
 from joma.probes.watching.capture import unobserved
 from joma.probes.watching.owners import Place
+from joma.probes.watching.score_rows import score_rows
 from joma.probes.watching.watch import Watch
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def joint_dynamics(
 
     Raises:
         InputError: see :func:`joma.probes.reading.lent.checked_batches` and
-            :meth:`joma.probes.families.anatomy.Anatomy.chosen`; no layer that
+            :meth:`joma.probes.reading.lent.Anatomy.chosen`; no layer that
             could be measured (and why); a head that does not exist.
     """
     section = JointDynamicsSection(
@@ -121,7 +121,7 @@ class JointDynamicsSection(Section):
             for handle in handles:
                 handle.remove()
 
-    def passed(self, part: Part, output: object) -> None:
+    def passed(self, part: Part, output: Output) -> None:
         """Nothing is left to do."""
 
     def found(self) -> dict[str, pandas.DataFrame]:
@@ -131,7 +131,7 @@ class JointDynamicsSection(Section):
                 layer.problem = f"no attention was seen in {layer.block.attention}"
         if all(layer.problem for layer in self.layers):
             raise InputError(f"joint_dynamics: no layer can be measured; first {self.layers[0].problem}.")
-        identified = [
+        identified: list[tuple[Identity, dict[int, IndexSums]]] = [
             (
                 {
                     "stack": layer.block.stack,
@@ -276,7 +276,7 @@ class _IndexWatch(Watch):
                 assert layer.reader is not None
                 layer.problem = f"{layer.reader.lower} does not read what {layer.reader.mlp_norm} gives"
 
-    def after(self, module: nn.Module, args: object, output: object) -> None:
+    def after(self, module: nn.Module, args: object, output: Output) -> None:
         """Keep what a norm gave, in the first pass."""
         if self.passes == 1 and isinstance(output, Tensor):
             for layer in self.norms.get(id(module), []):
@@ -364,45 +364,3 @@ def _batch_first(hidden: Tensor, attention: nn.MultiheadAttention) -> Tensor | N
     if hidden.ndim == 2:
         return hidden[None]
     return hidden if attention.batch_first else hidden.transpose(0, 1)
-
-
-def score_rows(call: AttentionCall, rows: slice) -> Scores:
-    """The logits of some queries as their softmax sees them.
-
-    In float32, or float64 where the model is. A learned sink (a column without a key) is left out.
-    """
-    # No query of a causal call sees a key behind it.
-    some = slice(rows.stop) if call.causal else slice(None)
-    everything = slice(None)
-    if call.logits is not None:
-        logits = call.logits[:, :, rows, some]
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    else:
-        assert call.query is not None
-        assert call.key is not None
-        kind = torch.promote_types(call.query.dtype, torch.float32)
-        query, key = call.query[:, :, rows].to(kind) * call.scale, call.key[:, :, some].to(kind)
-        batch, heads, number, width = query.shape
-        # The query heads that share a key head are rows of one product.
-        grouped = query.reshape(batch, key.shape[1], -1, width)
-        logits = torch.matmul(grouped, key.transpose(-1, -2)).view(batch, heads, number, -1)
-    if call.softcap is not None:
-        logits = torch.tanh(logits / call.softcap) * call.softcap
-    if call.bias is not None:
-        logits = logits + take(_four(call.bias), everything, everything, rows)[..., some]
-    place = torch.arange(logits.shape[-1], device=logits.device)
-    seen = (
-        (place <= place[rows, None])[None, None]
-        if call.causal
-        else torch.ones_like(logits[:1, :1], dtype=torch.bool)
-    )
-    if call.keep is not None:
-        seen = seen & take(_four(call.keep), everything, everything, rows)[..., some]
-    if call.bias is not None or call.logits is not None:
-        return Scores.of(logits.masked_fill(~seen, -torch.inf))
-    # What padding hides need not be finite.
-    return Scores(logits.mul_(seen) if call.keep is None else logits.masked_fill_(~seen, 0.0), seen)
-
-
-def _four(tensor: Tensor) -> Tensor:
-    return tensor[(None,) * (4 - tensor.ndim)]

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from joma.errors import InputError
 from joma.measures.salience import Context, QuerySamples, SalienceSums, frequent_contexts, query_samples
-from joma.probes.families.anatomy import Anatomy, Block
-from joma.probes.reading.lent import checked_batches, untouched
-from joma.probes.reading.passes import device_of, logits_of, run_batch
+from joma.probes.families.anatomy import Block
+from joma.probes.reading.lent import Anatomy, checked_batches, untouched
+from joma.probes.reading.passes import Output, device_of, logits_of, run_batch
 from joma.probes.reading.shared import Part, Section, read
 from joma.probes.reading.texts import TokenBatch
 
@@ -79,7 +79,7 @@ def token_salience(
 
     Raises:
         InputError: see :func:`joma.probes.reading.lent.checked_batches` and
-            :meth:`joma.probes.families.anatomy.Anatomy.chosen`; an MLP of a
+            :meth:`joma.probes.reading.lent.Anatomy.chosen`; an MLP of a
             kind that is not supported (experts); a model that is not causal, or has no logits, without
             ``loss``; a gradient that is not finite; a query token that is not in the text.
     """
@@ -165,7 +165,7 @@ class SalienceSection(Section):
             self._gradients.attach(stack)
             yield
 
-    def passed(self, part: Part, output: object) -> None:
+    def passed(self, part: Part, output: Output) -> None:
         """Run backward."""
         gradients, self._gradients = self._gradients, None
         assert gradients is not None
@@ -302,7 +302,7 @@ def _is_causal(model: nn.Module, batches: list[TokenBatch]) -> bool:
     )
 
 
-def _states(output: object) -> Tensor:
+def _states(output: Output) -> Tensor:
     """What a model computed at each position: its logits, or its last hidden states."""
     found = (
         [output]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from joma.errors import InputError
@@ -46,7 +47,7 @@ class Measured:
     standard_errors: Tensor | None = None
     """Where rows were sampled, what that adds, like ``values``."""
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, NDArray[np.generic]]:
         """Columns of the table: head, position and sample as they apply, value, error_bound, count."""
         values, errors, counts = (t.detach().cpu().numpy() for t in (self.values, self.errors, self.counts))
         names = ("head", "position") if values.ndim < 3 else ("sample", "head", "position")

@@ -5,20 +5,22 @@ from __future__ import annotations
 import inspect
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from joma.errors import InputError
 from joma.probes.watching.call import AttentionCall
 from joma.probes.watching.lineage import Lineage
+
+Argument = Tensor | bool | int | float | str | None
 
 OUTSIDE = "(outside)"
 """The owner of what is computed in no module of the watched model."""
@@ -164,7 +166,7 @@ class Owners:
         self.lineage = lineage
         self.running: list[_Running] = []
         self.entered: dict[str, nn.Module] = {}
-        self._handles: list[Any] = []
+        self._handles: list[RemovableHandle] = []
         self._thread = 0
 
     def attach(self) -> None:
@@ -202,7 +204,7 @@ class Owners:
         """Whether this is the watched thread, and not a forward pass repeated by a checkpoint's backward."""
         return threading.get_ident() == self._thread and not in_backward()
 
-    def _enter(self, module: nn.Module, args: Any) -> None:
+    def _enter(self, module: nn.Module, args: tuple[Argument, ...]) -> None:
         name = self.names.get(id(module))
         if name is None or not self.here:
             return
@@ -214,7 +216,7 @@ class Owners:
         self.running.append(_Running(name, module, shapes=shapes))
         self.entered[name] = module
 
-    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+    def _leave(self, module: nn.Module, args: tuple[Argument, ...], output: Argument) -> None:
         if id(module) not in self.names or not self.here:
             return
         # A module that raised may have left its inner ones on the stack.
@@ -309,7 +311,7 @@ class _PaddingHook:
     owners: Owners
     places: dict[str, int]
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __call__(self, module: nn.Module, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
         owners = self.owners
         if not owners.here or not owners.running or owners.running[-1].module is not module:
             return
@@ -326,7 +328,7 @@ class _PaddingHook:
                 sources = owners.lineage.of(tokens).sources
                 running.paddings.append(_Padding(rows, sources, _length(tokens, rows)))
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[object, ...]]:
         # A model that is copied or pickled while it is watched takes this along, which does nothing at all
         # and is found wherever Python is.
         return getattr, (nullcontext(), "__exit__")
@@ -358,7 +360,7 @@ def _blocks(rows: Tensor, call: AttentionCall) -> Tensor | None:
     return None
 
 
-def _shapes(values: Iterable[Any]) -> set[tuple[int, ...]]:
+def _shapes(values: Iterable[Argument]) -> set[tuple[int, ...]]:
     found = (one for one in values if isinstance(one, Tensor) and not one.is_nested)
     return {tuple(one.shape) for one in found if one.ndim > 1}
 
@@ -376,7 +378,7 @@ def _kept(mask: Tensor, of_ones: bool) -> Tensor:
     return mask > 0 if of_ones else mask == 0
 
 
-def _tokens_of(name: str, given: dict[str, Any]) -> Tensor | None:
+def _tokens_of(name: str, given: Mapping[str, Argument]) -> Tensor | None:
     named = (given.get(one) for one in _TOKENS.get(name, ()))
     others = (one for key, one in given.items() if key not in (*_KEPT_ROWS, *_PADDED_ROWS))
     if name == "decoder_attention_mask" and not any(isinstance(given.get(n), Tensor) for n in _TOKENS[name]):

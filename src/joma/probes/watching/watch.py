@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from joma.errors import InputError
@@ -337,11 +338,11 @@ class Watch:
         """
         import pandas
 
-        parts: list[dict[str, Any]] = []
+        parts: list[dict[str, NDArray[np.generic]]] = []
         for layer, record, measured in self.measured():
             columns = measured.columns()
             size = len(columns["value"])
-            identity: dict[str, Any] = {
+            identity: dict[str, str | int] = {
                 "step": record.step,
                 "layer": layer,
                 "module": record.module,
@@ -350,7 +351,7 @@ class Watch:
                 "unit": measured.unit,
                 "dtype": record.dtype,
             }
-            part: dict[str, Any] = {key: np.repeat(np.asarray([v]), size) for key, v in identity.items()}
+            part = {key: np.repeat(np.asarray([v]), size) for key, v in identity.items()}
             parts.append({**part, **columns})
         # One frame of joined columns: a frame for each part takes many times as long.
         joined = {
