@@ -60,42 +60,49 @@ def horizon(case: Case, attention: str) -> float:
 def rests(progress: Progress, settings: BlockFlow, index: int) -> pd.DataFrame:
     """Exp and uniform attention on the same samples, to rest."""
     case = cases(settings.cases)[index]
-    law_gap = float(np.abs(block_salience.rest(case.mu, kappa=case.kappa)[0] - case.mu).max())
     rows = []
     other: Array | None = None
     for seed in range(settings.seeds):
-        x, g = case.planted.mixture.sample(settings.samples, settings.seed + seed)
-        drift = of_samples(x, g, case.planted.mixture.gate, width=case.width)
-        v0 = start(case)
-        flows: dict[str, JointTrajectory] = {
-            attention: integrate_joint(
-                drift,
-                v0 if attention == "exp" else START * case.mu,
-                np.concatenate([[0.0], horizon(case, attention) * np.logspace(-3, 0, 60)]),
-                attention=attention,
-                kappa=case.kappa,
-                z0=0.5 * case.kappa * v0 * v0 if attention == "exp" else 0.0,
-                bias=case.planted.bias,
-                rtol=1e-7,
-                atol=1e-9,
-            )
-            for attention in ("exp", "frozen")
-        }
-        block, frozen = flows["exp"], flows["frozen"]
-        uniform = frozen.v[-1, 0]
-        numbers = {
-            "attended weight's distance from uniform's rest": np.abs(block.attended[-1, 0] - uniform).max(),
-            "weight's distance from uniform's rest": np.abs(block.v[-1, 0] - uniform).max(),
-            "distance of the two laws": law_gap,
-            "uniform's rest on the sample before": np.nan if other is None else np.abs(uniform - other).max(),
-            "drift of z - kappa v^2/2": np.abs(block.logits - 0.5 * case.kappa * block.v[:, 0] ** 2).max(),
-            "rebound": rebound(entropy(block.logits)),
-            "rebound, frozen": rebound(entropy(frozen.logits)),
-            **sharp.rests(x, g, case, v0, START * case.mu, (horizon(case, "exp"), horizon(case, "frozen"))),
-        }
+        numbers, uniform = one_sample(case, settings.samples, settings.seed + seed)
+        apart = np.nan if other is None else np.abs(uniform - other).max()
+        numbers["uniform's rest on the sample before"] = float(apart)
         other = uniform
-        rows += [{"run": case.name, "seed": seed, "metric": m, "value": float(v)} for m, v in numbers.items()]
+        rows += [{"run": case.name, "seed": seed, "metric": m, "value": v} for m, v in numbers.items()]
     return pd.DataFrame(rows)
+
+
+def one_sample(case: Case, samples: int, seed: int) -> tuple[dict[str, float], Array]:
+    """What is measured on one sample, and where uniform attention rests on it (n,)."""
+    x, g = case.planted.mixture.sample(samples, seed)
+    drift = of_samples(x, g, case.planted.mixture.gate, width=case.width)
+    v0 = start(case)
+    flows: dict[str, JointTrajectory] = {
+        attention: integrate_joint(
+            drift,
+            v0 if attention == "exp" else START * case.mu,
+            np.concatenate([[0.0], horizon(case, attention) * np.logspace(-3, 0, 60)]),
+            attention=attention,
+            kappa=case.kappa,
+            z0=0.5 * case.kappa * v0 * v0 if attention == "exp" else 0.0,
+            bias=case.planted.bias,
+            rtol=1e-7,
+            atol=1e-9,
+        )
+        for attention in ("exp", "frozen")
+    }
+    block, frozen = flows["exp"], flows["frozen"]
+    uniform = frozen.v[-1, 0]
+    law_gap = np.abs(block_salience.rest(case.mu, kappa=case.kappa)[0] - case.mu).max()
+    numbers = {
+        "attended weight's distance from uniform's rest": np.abs(block.attended[-1, 0] - uniform).max(),
+        "weight's distance from uniform's rest": np.abs(block.v[-1, 0] - uniform).max(),
+        "distance of the two laws": law_gap,
+        "drift of z - kappa v^2/2": np.abs(block.logits - 0.5 * case.kappa * block.v[:, 0] ** 2).max(),
+        "rebound": rebound(entropy(block.logits)),
+        "rebound, frozen": rebound(entropy(frozen.logits)),
+        **sharp.rests(x, g, case, v0, START * case.mu, (horizon(case, "exp"), horizon(case, "frozen"))),
+    }
+    return {metric: float(value) for metric, value in numbers.items()}, uniform
 
 
 def rebound(course: Array) -> float:

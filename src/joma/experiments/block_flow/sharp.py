@@ -13,11 +13,13 @@ import numpy as np
 from joma.experiments.block_flow.cases import Array, Case
 from joma.theory.drift import Drift, of_samples
 
-STEPS = 1000
+STEPS = 3000
+LONGER = 8.0
+"""Times the time that a rounded flow needs to rest: on the last bit a sharp one creeps along its kinks."""
 
 
 def descend(drift: Drift, case: Case, v: Array, time: float, *, frozen: bool) -> tuple[Array, Array]:
-    """(v, z) (n,) after ``time``: STEPS Euler steps on z = kappa v^2/2, or z = 0 for frozen attention.
+    """(v, z) (n,) after LONGER x ``time``: STEPS Euler steps on z = kappa v^2/2, or z = 0 (frozen attention).
 
     The first half have one size; the rest shrink to 1e-4 of that, so that sliding settles.
     """
@@ -25,7 +27,7 @@ def descend(drift: Drift, case: Case, v: Array, time: float, *, frozen: bool) ->
     moments = np.concatenate(
         [np.linspace(0.0, 0.8, STEPS // 2, endpoint=False), 1 - 0.2 * np.logspace(0, -4, STEPS // 2)]
     )
-    for step in np.diff(time * moments):
+    for step in np.diff(LONGER * time * moments):
         gain = np.ones_like(v) if frozen else np.exp(0.5 * case.kappa * v * v)
         v = v + step * gain * drift((v * gain)[None], bias)[0][0]
     return v, np.zeros_like(v) if frozen else 0.5 * case.kappa * v * v
