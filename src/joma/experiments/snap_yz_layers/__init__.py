@@ -36,7 +36,7 @@ class SnapYzLayers(Experiment):
 
     title = "the YZ model in several layers on real text: depth, residual, rank, and the ordinary decoder"
     reproduces = "Scan&Snap slides, more ongoing experiments"
-    cost = {"quick": "2 min", "paper": "a day"}
+    cost = {"quick": "3 min", "paper": "a day"}
     presets = {
         "quick": {},
         "paper": {
