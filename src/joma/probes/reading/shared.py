@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Concatenate, NamedTuple, ParamSpec
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from joma.errors import InputError
-from joma.probes.reading.lent import untouched
+from joma.probes.reading.lent import Anatomy, checked_batches, untouched
 from joma.probes.reading.passes import Output, run_batch
 from joma.probes.reading.ready import ReadyBatch
 from joma.probes.reading.texts import TokenBatch
@@ -19,6 +19,10 @@ from joma.progress import Progress
 
 if TYPE_CHECKING:
     import pandas
+
+P = ParamSpec("P")
+Batches = Iterable[tuple[Tensor, Tensor]]
+"""Tokens (batch, length) int64, and masks (batch, length) bool, False for padding."""
 
 _TOKENS_AT_ONCE = 1024
 """With gradients: a backward pass keeps every activation, which a forward pass does not."""
@@ -72,6 +76,30 @@ class Section(ABC):
             yield
         except InputError as error:
             self.failure = self.failure or error
+
+
+class TokenSection(Section):
+    """A section that is of token ids."""
+
+    def __init__(self, anatomy: Anatomy, batches: Batches, where: str) -> None:
+        self.model = anatomy.model
+        self.batches = checked_batches(batches, anatomy.model, where)
+
+
+def alone(
+    kind: Callable[Concatenate[Anatomy, Batches, P], TokenSection],
+) -> Callable[Concatenate[nn.Module, Batches, P], pandas.DataFrame]:
+    """A section by itself, as a function of a model and batches that gives its one table."""
+
+    def measured(
+        model: nn.Module, batches: Batches, /, *args: P.args, **kwargs: P.kwargs
+    ) -> pandas.DataFrame:
+        section = kind(Anatomy(model), batches, *args, **kwargs)
+        read(model, section.batches, [section])
+        (table,) = section.tables().values()
+        return table
+
+    return measured
 
 
 def read(

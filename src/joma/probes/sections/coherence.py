@@ -23,75 +23,15 @@ from joma.measures.coherence import (
     random_cosine_quantile,
     random_largest_cosine,
 )
-from joma.probes.reading.lent import Anatomy, checked_batches, input_embeddings
+from joma.probes.reading.lent import Anatomy, input_embeddings
 from joma.probes.reading.passes import Output
-from joma.probes.reading.shared import Part, Section, read
+from joma.probes.reading.shared import Batches, Part, TokenSection, alone
 from joma.probes.reading.texts import TokenBatch
 
 if TYPE_CHECKING:
     import pandas
 
 _QUANTILES = (0.5, 0.95)
-
-
-def representation_coherence(
-    model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    *,
-    layers: Iterable[int] | None = None,
-    tokens: int = 256,
-    occurrences: int = 2,
-    skip: int = 1,
-    seed: int = 0,
-) -> pandas.DataFrame:
-    """Cosines between the representations of a text's tokens: the poster's check of orthogonal embeddings.
-
-    Distinct tokens of the text are drawn at random, and occurrences of each. Their hidden states are kept
-    from the input of every block and the output of each stack's last one, in one pass; and rows of
-    the embedding table are drawn from the whole vocabulary. Measured are the cosines within each layer, of
-    each layer with the one before and with the first, and of the same occurrence between all pairs of layers.
-
-    The columns that need a word:
-
-    - ``place``: ``input`` of block number ``layer``, ``output`` of the last block, or ``embedding``, the
-      table (no layer). Within a layer, the other layer and place are the same.
-    - ``pairs``: ``different`` tokens, the ``same_token`` in different places, and, between layers, the
-      ``same_row``: the same occurrence.
-    - ``centred``: whether the mean vector (of the layer) was subtracted first.
-    - ``metric``: ``mean_cosine``, ``mean_absolute_cosine``, ``root_mean_square_cosine``,
-      ``absolute_cosine_quantile_0.5`` and ``_0.95``, ``largest_absolute_cosine`` (within a layer: mutual
-      coherence).
-    - ``standard_error``: jackknife over tokens (of the means); ``error_bound``: of the computation.
-    - ``random``: what independent random directions of this width have: the expectation, the quantile,
-      or the median of the largest among so many pairs.
-    - ``count``: the number of pairs.
-
-    Args:
-        model: any transformer whose blocks :func:`joma.probes.families.anatomy.find_blocks` finds.
-        batches: of tokens (batch, length) int64, and mask (batch, length) bool, False for padding.
-        layers: numbers of the blocks whose inputs are taken; by default all, and the last one's output.
-        tokens: distinct tokens, at most; as many rows of the embedding table.
-        occurrences: of each token, at most.
-        skip: positions at the beginning of each sequence to leave out. Many models keep a state of huge
-            norm in the first one, a sink for attention, whatever its token.
-        seed: of the draws.
-
-    Returns:
-        One row per measurement: ``stack, layer, place, other_layer, other_place, pairs, centred, metric,
-        value, unit, standard_error, error_bound, random, width, count``.
-
-    Memory: ``8 width tokens occurrences`` bytes per layer, and some 50 bytes for each pair of vectors.
-
-    Raises:
-        InputError: see :func:`joma.probes.reading.lent.checked_batches` and
-            :meth:`joma.probes.reading.lent.Anatomy.chosen`; fewer than
-            three distinct tokens; hidden states that are not finite (and where).
-    """
-    section = CoherenceSection(
-        Anatomy(model), batches, layers=layers, tokens=tokens, occurrences=occurrences, skip=skip, seed=seed
-    )
-    read(model, section.batches, [section])
-    return section.tables()["coherence"]
 
 
 _WHERE = "representation_coherence"
@@ -142,13 +82,54 @@ def _draw(
     return _Drawn(*places)
 
 
-class CoherenceSection(Section):
-    """Hidden states of drawn occurrences, kept while the model runs; see :func:`representation_coherence`."""
+class CoherenceSection(TokenSection):
+    """Cosines between the representations of a text's tokens: the poster's check of orthogonal embeddings.
+
+    Distinct tokens of the text are drawn at random, and occurrences of each. Their hidden states are kept
+    from the input of every block and the output of each stack's last one, in one pass; and rows of
+    the embedding table are drawn from the whole vocabulary. Measured are the cosines within each layer, of
+    each layer with the one before and with the first, and of the same occurrence between all pairs of layers.
+
+    The columns that need a word:
+
+    - ``place``: ``input`` of block number ``layer``, ``output`` of the last block, or ``embedding``, the
+      table (no layer). Within a layer, the other layer and place are the same.
+    - ``pairs``: ``different`` tokens, the ``same_token`` in different places, and, between layers, the
+      ``same_row``: the same occurrence.
+    - ``centred``: whether the mean vector (of the layer) was subtracted first.
+    - ``metric``: ``mean_cosine``, ``mean_absolute_cosine``, ``root_mean_square_cosine``,
+      ``absolute_cosine_quantile_0.5`` and ``_0.95``, ``largest_absolute_cosine`` (within a layer: mutual
+      coherence).
+    - ``standard_error``: jackknife over tokens (of the means); ``error_bound``: of the computation.
+    - ``random``: what independent random directions of this width have: the expectation, the quantile,
+      or the median of the largest among so many pairs.
+    - ``count``: the number of pairs.
+
+    Args:
+        anatomy: of any transformer whose blocks :func:`joma.probes.families.anatomy.find_blocks` finds.
+        batches: of tokens (batch, length) int64, and mask (batch, length) bool, False for padding.
+        layers: numbers of the blocks whose inputs are taken; by default all, and the last one's output.
+        tokens: distinct tokens, at most; as many rows of the embedding table.
+        occurrences: of each token, at most.
+        skip: positions at the beginning of each sequence to leave out. Many models keep a state of huge
+            norm in the first one, a sink for attention, whatever its token.
+        seed: of the draws.
+
+    The table has one row per measurement: ``stack, layer, place, other_layer, other_place, pairs, centred,
+    metric, value, unit, standard_error, error_bound, random, width, count``.
+
+    Memory: ``8 width tokens occurrences`` bytes per layer, and some 50 bytes for each pair of vectors.
+
+    Raises:
+        InputError: see :func:`joma.probes.reading.lent.checked_batches` and
+            :meth:`joma.probes.reading.lent.Anatomy.chosen`; fewer than
+            three distinct tokens; hidden states that are not finite (and where).
+    """
 
     def __init__(
         self,
         anatomy: Anatomy,
-        batches: Iterable[tuple[Tensor, Tensor]],
+        batches: Batches,
         *,
         layers: Iterable[int] | None = None,
         tokens: int = 256,
@@ -159,8 +140,8 @@ class CoherenceSection(Section):
         for name, value, least in (("tokens", tokens, 3), ("occurrences", occurrences, 1), ("skip", skip, 0)):
             if value < least:
                 raise InputError(f"{_WHERE}: {name} = {value}; give at least {least}.")
-        self.model, self.blocks = anatomy.model, anatomy.chosen(layers, _WHERE)
-        self.batches = checked_batches(batches, self.model, _WHERE)
+        self.blocks = anatomy.chosen(layers, _WHERE)
+        super().__init__(anatomy, batches, _WHERE)
         generator = torch.Generator().manual_seed(seed)
         self.drawn = _draw(self.batches, tokens, occurrences, skip, generator)
         self.embeddings = _embedding_table(self.model, tokens, generator)
@@ -228,7 +209,7 @@ class CoherenceSection(Section):
             self.kept[key][here] = hidden.detach()[tuple(at)].double().cpu()
 
     def found(self) -> dict[str, pandas.DataFrame]:
-        """``coherence``: see :func:`representation_coherence`."""
+        """``coherence``: one row per measurement."""
         rows: list[_Row] = []
         if self.embeddings is not None:
             rows += _within(_Layer("", None, "embedding"), self.embeddings, None)
@@ -259,6 +240,10 @@ class CoherenceSection(Section):
                 place = _Layer(block.stack, block.layer + runs[-1], "output")
                 found.append((place, self.kept[block.name, runs[-1], "output"]))
         return found
+
+
+representation_coherence = alone(CoherenceSection)
+"""The table of a model and batches: see :class:`CoherenceSection`."""
 
 
 def _embedding_table(model: nn.Module, rows: int, generator: torch.Generator) -> Tensor | None:

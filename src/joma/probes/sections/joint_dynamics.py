@@ -14,9 +14,9 @@ from joma.errors import InputError
 from joma.measures.joint_dynamics import joint_dynamics_index, joint_dynamics_prediction, neuron_gram
 from joma.probes.families.anatomy import Block
 from joma.probes.families.norm_gain import norm_gain
-from joma.probes.reading.lent import Anatomy, checked_batches
+from joma.probes.reading.lent import Anatomy
 from joma.probes.reading.passes import Output
-from joma.probes.reading.shared import Part, Section, read
+from joma.probes.reading.shared import Batches, Part, TokenSection, alone
 from joma.probes.reading.texts import TokenBatch
 from joma.probes.sections.correlation_table import Identity, IndexSums, bins_of, index_table
 from joma.probes.watching.call import AttentionCall
@@ -29,16 +29,10 @@ if TYPE_CHECKING:
     import pandas
 
 
-def joint_dynamics(
-    model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    *,
-    layers: Iterable[int] | None = None,
-    heads: Sequence[int] | None = None,
-    draws: int = 8,
-    rank_every: int = 32,
-    seed: int = 0,
-) -> pandas.DataFrame:
+_WHERE = "joint_dynamics"
+
+
+class JointDynamicsSection(TokenSection):
     """How log-attention goes with ``1/2 sum_k v_k(l)^2``, which JoMA Theorem 1 says it is (exp attention).
 
     ``v_k(l) = w_k . (W_O^h W_V^h u_l)``: u_l is what attention reads of token l, w_k a row of the lower MLP
@@ -59,7 +53,7 @@ def joint_dynamics(
     - ``reason``: why a layer could not be measured. It has one row then, with value NaN.
 
     Args:
-        model: any transformer whose blocks :func:`joma.probes.families.anatomy.find_blocks` finds.
+        anatomy: of any transformer whose blocks :func:`joma.probes.families.anatomy.find_blocks` finds.
         batches: of tokens (batch, length) int64, and mask (batch, length) bool, False for padding; each row
             counts as one text.
         layers: numbers of the layers; all by default. heads: numbers of the heads to report; likewise.
@@ -67,32 +61,19 @@ def joint_dynamics(
         rank_every: every so many queries have a rank correlation too; 0: none.
         seed: of the shuffles.
 
-    Returns:
-        One row per measurement: ``stack, layer, module, call, head, metric, scale, given, sink, position,
-        position_end, value, standard_error, count, mlp_layer, dtype, reason``.
+    The table has one row per measurement: ``stack, layer, module, call, head, metric, scale, given, sink,
+    position, position_end, value, standard_error, count, mlp_layer, dtype, reason``.
 
     Raises:
         InputError: see :func:`joma.probes.reading.lent.checked_batches` and
             :meth:`joma.probes.reading.lent.Anatomy.chosen`; no layer that
             could be measured (and why); a head that does not exist.
     """
-    section = JointDynamicsSection(
-        Anatomy(model), batches, layers=layers, heads=heads, draws=draws, rank_every=rank_every, seed=seed
-    )
-    read(model, section.batches, [section])
-    return section.tables()["joint_dynamics"]
-
-
-_WHERE = "joint_dynamics"
-
-
-class JointDynamicsSection(Section):
-    """Attention calls with what they read, correlated as they come; arguments of :func:`joint_dynamics`."""
 
     def __init__(
         self,
         anatomy: Anatomy,
-        batches: Iterable[tuple[Tensor, Tensor]],
+        batches: Batches,
         *,
         layers: Iterable[int] | None = None,
         heads: Sequence[int] | None = None,
@@ -100,7 +81,7 @@ class JointDynamicsSection(Section):
         rank_every: int = 32,
         seed: int = 0,
     ) -> None:
-        self.batches = checked_batches(batches, anatomy.model, _WHERE)
+        super().__init__(anatomy, batches, _WHERE)
         blocks, self.heads = anatomy.chosen(layers, _WHERE), heads
         readers = _mlp_readers(anatomy.blocks)
         self.layers = [_Layer(anatomy, block, readers.get(block.name)) for block in blocks]
@@ -125,7 +106,7 @@ class JointDynamicsSection(Section):
         """Nothing is left to do."""
 
     def found(self) -> dict[str, pandas.DataFrame]:
-        """``joint_dynamics``: see :func:`joint_dynamics`."""
+        """``joint_dynamics``: one row per measurement."""
         for layer in self.layers:
             if not layer.sums and not layer.problem:
                 layer.problem = f"no attention was seen in {layer.block.attention}"
@@ -146,6 +127,10 @@ class JointDynamicsSection(Section):
             for layer in self.layers
         ]
         return {"joint_dynamics": index_table(identified, self.heads)}
+
+
+joint_dynamics = alone(JointDynamicsSection)
+"""The table of a model and batches: see :class:`JointDynamicsSection`."""
 
 
 def _mlp_readers(blocks: list[Block]) -> dict[str, Block]:

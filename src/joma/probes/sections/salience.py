@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from joma.errors import InputError
 from joma.measures.salience import Context, QuerySamples, SalienceSums, frequent_contexts, query_samples
 from joma.probes.families.anatomy import Block
-from joma.probes.reading.lent import Anatomy, checked_batches, untouched
+from joma.probes.reading.lent import Anatomy, untouched
 from joma.probes.reading.passes import Output, device_of, logits_of, run_batch
-from joma.probes.reading.shared import Part, Section, read
+from joma.probes.reading.shared import Batches, Part, TokenSection, alone
 from joma.probes.reading.texts import TokenBatch
 
 if TYPE_CHECKING:
@@ -29,19 +29,7 @@ Loss = Callable[..., Tensor]
 """Of the model's output, tokens and mask (both (batch, length), on the model's device): a scalar."""
 
 
-def token_salience(
-    model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    *,
-    layers: Iterable[int] | None = None,
-    query_tokens: int | Sequence[int] = 8,
-    context_tokens: int | Sequence[int] = 32,
-    neurons: Sequence[int] | None = None,
-    at: Literal["activation", "pre_activation"] = "activation",
-    context: Context | None = None,
-    loss: Loss | None = None,
-    folds: int = 4,
-) -> pandas.DataFrame:
+class SalienceSection(TokenSection):
     """Delta_lm = E[g | l, m] P(l | m) (JoMA Sec. 3.1) of a model and a text, layer by layer.
 
     A sample is a position whose token is m; its context is what the position sees; g is minus the
@@ -54,7 +42,7 @@ def token_salience(
     backward once over each batch. Neither parameters nor their ``.grad`` change; dropout is off.
 
     Args:
-        model: a causal language model, or any transformer with a ``loss``.
+        anatomy: of a causal language model, or any transformer with a ``loss``.
         batches: of tokens (batch, length) int64, and mask (batch, length) bool, False for padding.
         layers: their numbers; all by default.
         query_tokens: m: these tokens, or the so many most frequent ones.
@@ -69,10 +57,9 @@ def token_salience(
             rather than a mean, if the sizes of batches are to make no difference.
         folds: see :class:`joma.measures.salience.SalienceSums`.
 
-    Returns:
-        One row per layer, query and context token: ``layer, module`` and the columns of
-        :meth:`joma.measures.salience.SalienceSums.table`. Where one block is run again and again (ALBERT),
-        its runs are its layers.
+    The table has one row per layer, query and context token: ``layer, module`` and the columns of
+    :meth:`joma.measures.salience.SalienceSums.table`. Where one block is run again and again (ALBERT), its
+    runs are its layers.
 
     Memory: that of a backward pass over 1024 tokens (or one longer sequence), whatever the batches' size, and
     ``8 folds N_query N_context neurons`` bytes per layer, whatever the length of the text.
@@ -83,31 +70,13 @@ def token_salience(
             kind that is not supported (experts); a model that is not causal, or has no logits, without
             ``loss``; a gradient that is not finite; a query token that is not in the text.
     """
-    section = SalienceSection(
-        Anatomy(model),
-        batches,
-        layers=layers,
-        query_tokens=query_tokens,
-        context_tokens=context_tokens,
-        neurons=neurons,
-        at=at,
-        context=context,
-        loss=loss,
-        folds=folds,
-    )
-    read(model, section.batches, [section])
-    return section.tables()["salience"]
-
-
-class SalienceSection(Section):
-    """Gradients of the hidden neurons, added up as they come; arguments of :func:`token_salience`."""
 
     differentiable = True
 
     def __init__(
         self,
         anatomy: Anatomy,
-        batches: Iterable[tuple[Tensor, Tensor]],
+        batches: Batches,
         *,
         layers: Iterable[int] | None = None,
         query_tokens: int | Sequence[int] = 8,
@@ -120,14 +89,14 @@ class SalienceSection(Section):
     ) -> None:
         if at not in ("activation", "pre_activation"):
             raise InputError(f"{_WHERE}: at = {at!r}; choose 'activation' or 'pre_activation'.")
-        self.model, self.blocks = anatomy.model, anatomy.chosen(layers, _WHERE)
+        self.blocks = anatomy.chosen(layers, _WHERE)
         for block in self.blocks:
             if block.upper is None or block.lower is None:
                 raise InputError(
                     f"{_WHERE}: the hidden neurons of layer {block.layer} ({block.name}) were not found: "
                     f"{block.mlp_problem or 'no upper matrix known by its name'}; choose other layers."
                 )
-        self.batches = checked_batches(batches, self.model, _WHERE)
+        super().__init__(anatomy, batches, _WHERE)
         self.at, self.neurons, self.loss, self.folds = at, neurons, loss, folds
         if context is None or loss is None:
             with untouched(self.model):
@@ -189,8 +158,12 @@ class SalienceSection(Section):
                 )
 
     def found(self) -> dict[str, pandas.DataFrame]:
-        """``salience``: see :func:`token_salience`."""
+        """``salience``: one row per measurement."""
         return {"salience": _table(self.blocks, self.sums, self.neurons)}
+
+
+token_salience = alone(SalienceSection)
+"""The table of a model and batches: see :class:`SalienceSection`."""
 
 
 class _Gradients:
