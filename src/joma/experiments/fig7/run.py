@@ -59,15 +59,20 @@ def _seed(settings: Fig7, seed: int, progress: Progress) -> pd.DataFrame:
         np.save(held_out, text.validation[: settings.windows * settings.length])
         train(settings, settings.seed + seed, text.training, text.vocabulary_size, series)
         job = TrackRun.of(model=str(series), text=str(held_out), length=settings.length, changes=False)
-        return _of_layers(job, progress)
+        return _of_layers(job, whole=True)
 
 
 def _hub(settings: Fig7, model: str, progress: Progress) -> pd.DataFrame:
-    return _of_layers(TrackRun.of(model=model, revisions=settings.revisions, text=settings.text), progress)
+    job = TrackRun.of(model=model, revisions=settings.revisions, text=settings.text)
+    return _of_layers(job, whole=False)  # of a published series some checkpoints may be lost
 
 
-def _of_layers(job: TrackRun, progress: Progress) -> pd.DataFrame:
-    curves = layer_curves(job.run(Progress(quiet=True))["values"])
+def _of_layers(job: TrackRun, *, whole: bool) -> pd.DataFrame:
+    tables = job.run(Progress(quiet=True))
+    lacking = job.lacking(tables)
+    if whole and lacking:
+        raise UnfinishedError(f"fig7: not everything could be measured: {lacking[0]}")
+    curves = layer_curves(tables["values"])
     followed = pd.MultiIndex.from_frame(curves[["metric", "matrix"]]).isin(_FOLLOWED)
     return curves[followed & (curves["line"] == curves["line"].iloc[0])]
 

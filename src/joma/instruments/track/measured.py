@@ -16,6 +16,7 @@ import pandas as pd
 from joma.errors import JomaError
 from joma.instruments.track import TrackRun
 from joma.instruments.track.fetching import Fetched
+from joma.instruments.track.memory import hand_back
 from joma.instruments.track.parts import Parts
 from joma.instruments.track.placing import Piece, notes_of_omissions, placed
 from joma.probes.series.find import find_series
@@ -168,6 +169,7 @@ class Measured:
             if self.settings.reads_text:
                 tables += self._text(found, member, before, fetched)
             self.values.append((member, before[-1] if before else None, tables))
+            hand_back()
             if len(before) > 1:
                 fetched.done(before[-1])
             before.append(member)
