@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import joma
 from hub_server import Hub, serve
@@ -118,6 +119,47 @@ def test_the_object_has_a_table_a_plot_and_bounces(found: joma.Track) -> None:
     assert len(found.plot().axes) >= 4
     assert "of 15 checkpoints measured" in str(found)
     assert len(found.answer()) <= 3
+
+
+def test_what_is_left_out_is_said_once_with_its_reason(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        folder = checkpoint(tmp_path / f"step{step}", step)
+        (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
+        tensors = load_file(folder / "model.safetensors")
+        tensors["model.layers.0.mlp.gate_proj.weight"] = torch.zeros(3 * WIDTH, WIDTH)
+        tensors["model.layers.1.mlp.gate_proj.qweight"] = torch.ones(WIDTH, WIDTH, dtype=torch.int32)
+        tensors["model.oracle.weight"] = torch.randn(WIDTH, WIDTH)
+        save_file(tensors, folder / "model.safetensors")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        found = joma.track(tmp_path, quiet=True)
+    notes = found.notes()
+    told = notes[notes["kind"].isin(["left out", "zero"])]
+    texts = "; ".join(told["text"])
+    assert len(told) == 4
+    for words in (
+        "no product of queries and keys: the config tells no number of heads",
+        "model.oracle.weight: no role is known",
+        "model.layers.0.mlp.gate_proj.weight: the matrix is zero",
+        "gate_proj.weight: packed quantised weights",
+    ):
+        assert texts.count(words) == 1, words
+    # What was asked for and cannot be read counts as lost, and no checkpoint is.
+    assert list(told[told["lost"]]["kind"]) == ["left out"]
+    assert found.tables["checkpoints"]["measured"].all()
+    assert not found.table()["metric"].eq("omitted").any()
+
+
+def test_dates_have_intervals_and_layers_a_row_each(found: joma.Track) -> None:
+    dated = found.tables["dates"]
+    dated = dated[dated["step"].notna()]
+    assert len(dated)
+    assert (dated["step_from"] <= dated["step"]).all()
+    assert (dated["step"] <= dated["step_to"]).all()
+    layers = found.tables["layers"]
+    assert set(layers["line"]) == {"stage1", "stage2 ingredient1"}
+    assert len(layers) == 2 * LAYERS
+    assert (layers["rank_lowest"] <= layers["rank_last"]).all()
 
 
 def test_the_command_ends_with_the_list_of_what_was_lost(
