@@ -46,6 +46,8 @@ rates: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/errata.py
 	$(BIN)/python docs/results.py
+	COLUMNS=100 $(BIN)/python docs/commands.py
+	$(BIN)/python docs/experiments.py
 	$(BIN)/python docs/findings.py
 	$(BIN)/python docs/claims.py
 	$(BIN)/mkdocs build --strict

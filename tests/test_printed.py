@@ -31,6 +31,8 @@ pytest.importorskip("transformers")
 from probe_models import tiny_model
 
 ROOT = Path(__file__).parents[1]
+GENERATED = ROOT / "docs" / "experiments"
+"""A page for each experiment with a line for each preset: their words are read, none is run here."""
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 HUB_NAME = "HuggingFaceTB/SmolLM2-135M"
@@ -41,20 +43,23 @@ HOURS = re.compile(r"--preset paper|FOLDER_OF_WIKITEXT|joma sweep|EleutherAI|--f
 """A paper's own scale, data that is not here, what ends when the reader does: the words are read alone."""
 
 
-def blocks(language: str) -> list[tuple[str, str]]:
+def blocks(language: str, generated: bool = False) -> list[tuple[str, str]]:
     found = []
     for page in PAGES:
+        if page.is_relative_to(GENERATED) != generated:
+            continue
         for kind, more, body in BLOCK.findall(page.read_text("utf-8")):
             if kind == language and "title=" not in more:  # files of an example, tested as such
                 found.append((f"{page.name}-{len(found)}", body))
     return found
 
 
-def commands() -> list[str]:
-    lines = [line for _, body in blocks("sh") for line in body.splitlines()]
+def commands(generated: bool = False) -> list[str]:
+    lines = [line for _, body in blocks("sh", generated) for line in body.splitlines()]
     inline = [
         code
         for page in PAGES
+        if page.is_relative_to(GENERATED) == generated
         for code in re.findall(r"`(joma [a-z]+ [^`\n]*)`", page.read_text("utf-8"))
         if not re.search(r"\.\.\.|COMMAND|NAME", code)
     ]
@@ -153,7 +158,9 @@ def test_a_long_printed_command_runs(line: str, place: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("line", [line for line in joma_commands() if line.startswith("joma run")])
+@pytest.mark.parametrize(
+    "line", [line for line in [*joma_commands(), *commands(generated=True)] if line.startswith("joma run")]
+)
 def test_a_printed_run_is_understood(line: str, place: Path) -> None:
     """The words of every printed run, those of hours too, as far as its settings."""
     from joma.cli import experiments

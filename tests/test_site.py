@@ -1,0 +1,41 @@
+"""Generated pages of the site are current."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import joma
+from joma.experiments import catalog
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def writer(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script docs/NAME.py, on a terminal of 100 columns."""
+    monkeypatch.syspath_prepend(str(DOCS))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    return importlib.import_module(name)
+
+
+def test_the_page_of_the_command_line_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = writer("commands", monkeypatch).page()
+    assert (DOCS / "commands.md").read_text("utf-8") == page, "run: COLUMNS=100 python docs/commands.py"
+
+
+def test_every_experiment_has_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    for file, text in writer("experiments", monkeypatch).pages().items():
+        assert (DOCS / "experiments" / file).read_text("utf-8") == text, "run: python docs/experiments.py"
+    assert {path.stem for path in (DOCS / "experiments").glob("*.webp")} <= set(catalog.names())
+
+
+def test_the_library_page_has_every_public_name() -> None:
+    page = (DOCS / "reference" / "joma.md").read_text("utf-8")
+    for name, home in joma._HOME.items():
+        module, _, other = home.partition(":")
+        assert f"::: {module}.{other or name}\n" in page, name
