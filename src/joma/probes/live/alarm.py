@@ -23,7 +23,7 @@ from joma.measures.change.detector import Watched, began, comparable, looked
 from joma.measures.change.e_detector import DRIFT, VARIANCE, Evidence, threshold
 from joma.measures.change.loss import WINDOW, LossCusum
 from joma.measures.change.residuals import Moments, Past
-from joma.probes.live.messages import Message, place, whole
+from joma.probes.live.messages import Message, place, seen_in, whole
 
 _STREAMS = ("normalised_entropy", "largest_logit", "residual_rms")
 _NAMES = {
@@ -191,11 +191,14 @@ class LossAlarm:
 def _series(rows: pd.DataFrame) -> dict[tuple[str, str, int, int], float]:
     """Each value on a scale on which its changes are comparable."""
     found = {}
-    for row in rows.itertuples():
-        head = -1 if pd.isna(row.head) else int(row.head)
-        value = comparable(row.metric, np.array(row.value, dtype=float))
-        found[row.metric, row.module, int(row.call), head] = float(value)
-    return found
+    for row in seen_in(rows):
+        head = -1 if row.head is None else row.head
+        found[row.metric, row.module, row.call, head] = row.value
+    metrics = np.array([metric for metric, *_ in found])
+    values = np.array(list(found.values()))
+    for metric in _STREAMS:
+        values[metrics == metric] = comparable(metric, values[metrics == metric])
+    return dict(zip(found, values.tolist(), strict=True))
 
 
 def _plain(value: Any) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -70,9 +71,8 @@ def states(table: pd.DataFrame, since: dict[str, int]) -> list[Message]:
     step = int(table["step"].iloc[0])
     found: dict[str, tuple[str, str, str]] = {}
     lasting: set[str] = set()
-    for row in table.itertuples():
-        where = place(whole(row.layer), whole(row.head), row.module)
-        value = float(row.value)
+    for row in seen_in(table):
+        where, value = place(row.layer, row.head, row.module), row.value
         # A state has ended when its value is twice as far from it, not when it crosses the level by a little.
         if row.metric == "normalised_entropy" and value < 2 * LOW_ENTROPY:
             lasting.add(f"{where} entropy")
@@ -93,6 +93,24 @@ def states(table: pd.DataFrame, since: dict[str, int]) -> list[Message]:
             since[key] = step
             told.append(Message(step, "state", where, metric, what, step, "a level, not a change"))
     return told
+
+
+class Entry(NamedTuple):
+    """One row of a monitor's table."""
+
+    metric: str
+    module: str
+    call: int
+    layer: int | None
+    head: int | None
+    value: float
+
+
+def seen_in(table: pd.DataFrame) -> Iterator[Entry]:
+    """The rows of a table, column by column: on a small model that is most of what a look costs."""
+    columns = (table[name].astype(object) for name in ("metric", "module", "call", "layer", "head", "value"))
+    for metric, module, call, layer, head, value in zip(*columns, strict=True):
+        yield Entry(metric, module, int(call), whole(layer), whole(head), float(value))
 
 
 def place(layer: int | None, head: int | None, module: str) -> str:

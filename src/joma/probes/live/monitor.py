@@ -19,7 +19,7 @@ from joma.probes.live.folder import VERSION, Folder, read_messages, read_table
 from joma.probes.live.look import Look, Seen, residual_blocks
 from joma.probes.live.messages import Message, states
 from joma.probes.live.ranks import is_first, over_ranks
-from joma.probes.live.rows import COLUMNS, gradient_norm, on_host, summary, tidy
+from joma.probes.live.rows import COLUMNS, frame, gradient_norm, on_host, summary, tidy, typed
 from joma.probes.live.sinks import ScalarWriter, Sink, sink_of
 from joma.probes.live.weights import sharded, stable_ranks
 from joma.probes.watching.measuring import check_statistics
@@ -277,19 +277,27 @@ class Monitor:
         """Losses and gradient norms of the steps since the last look, in one transfer."""
         raw, self._raw = self._raw, []
         numbers = iter(on_host([value for _, _, value in raw if isinstance(value, Tensor)]))
-        rows = [
-            {"step": step, "metric": metric, "value": next(numbers) if isinstance(value, Tensor) else value}
-            for step, metric, value in raw
-        ]
-        table = pd.DataFrame(rows).reindex(columns=list(COLUMNS))
-        return table.assign(module="", call=0, unit="", count=1) if len(table) else table
+        return frame(
+            [
+                [
+                    step,
+                    None,
+                    "",
+                    0,
+                    None,
+                    metric,
+                    next(numbers) if isinstance(value, Tensor) else value,
+                    "",
+                    1,
+                ]
+                for step, metric, value in raw
+            ]
+        )
 
     def _keep(self, table: pd.DataFrame) -> list[Message]:
         if table.empty:
             return []
-        table = table.astype(
-            {"step": "int64", "layer": "Int64", "head": "Int64", "call": "int64", "value": float}
-        )
+        table = typed(table)
         self._tables.append(table)
         if self._folder is not None:
             folder = self._folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,13 @@ from joma.measures.attention.statistics import metric_of
 from joma.probes.live.look import Seen
 
 COLUMNS = ("step", "layer", "module", "call", "head", "metric", "value", "unit", "count")
+_DTYPES = dict(
+    zip(
+        COLUMNS,
+        ("int64", "Int64", "object", "int64", "Int64", "object", "float64", "object", "int64"),
+        strict=True,
+    )
+)
 
 
 def summary(rows: pd.DataFrame, raw: pd.DataFrame) -> dict[str, float]:
@@ -50,24 +58,35 @@ def tidy(step: int, seen: list[Seen]) -> pd.DataFrame:
     """The rows of one look, from one transfer of all its numbers."""
     numbers = iter(on_host([part.values for part in seen]))
     counts = iter(on_host([part.counts for part in seen]))
-    rows = []
+    rows: list[list[str | float | None]] = []
     for part in seen:
         heads = part.values.numel() if part.metric != "residual_rms" else 0
+        metric = metric_of(part.metric)
         for head in range(max(heads, 1)):
-            rows.append(
-                {
-                    "step": step,
-                    "layer": part.layer,
-                    "module": part.module,
-                    "call": part.call,
-                    "head": head if heads else pd.NA,
-                    "metric": metric_of(part.metric),
-                    "value": next(numbers),
-                    "unit": part.unit,
-                    "count": int(next(counts)),
-                }
-            )
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+            which = head if heads else None
+            value, count = next(numbers), int(next(counts))
+            rows.append([step, part.layer, part.module, part.call, which, metric, value, part.unit, count])
+    return frame(rows)
+
+
+def frame(rows: list[list[str | float | None]]) -> pd.DataFrame:
+    """Rows in the order of :data:`COLUMNS` as a table of the right types."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(COLUMNS)
+    return pd.DataFrame(
+        {
+            name: pd.array(list(values), dtype="Int64")
+            if _DTYPES[name] == "Int64"
+            else np.array(values, dtype=_DTYPES[name])
+            for name, values in zip(COLUMNS, columns, strict=True)
+        }
+    )
+
+
+def typed(table: pd.DataFrame) -> pd.DataFrame:
+    """A table whose numbers have the right types; itself where they have."""
+    numeric = {name: dtype for name, dtype in _DTYPES.items() if dtype != "object"}
+    wrong = {name: dtype for name, dtype in numeric.items() if table[name].dtype != dtype}
+    return table.astype(wrong) if wrong else table
 
 
 def on_host(tensors: list[Tensor]) -> list[float]:
