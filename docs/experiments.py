@@ -62,7 +62,9 @@ def page(name: str) -> str:
         option = f"`--{field.name.replace('_', '-')}`"
         other = written(paper[field.name]) if field.name in paper else ""
         cells = (option, written(field.default), other, field.help)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells) + " |")
+        lines.append(
+            "| " + " | ".join(cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells) + " |"
+        )
     return "\n".join(lines) + "\n"
 
 
