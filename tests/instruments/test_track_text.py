@@ -78,8 +78,8 @@ def test_loss_attention_and_sections_are_those_of_the_model_itself(series: Path,
 
     sections = ("attention", "coherence", "salience")
     probed = joma.probe(model, series / "text.npy", length=LENGTH, sections=sections).tables
-    entropy = own[(own["metric"] == "entropy") & (own["matrix"] == "attention")]
-    truth = probed["attention"][probed["attention"]["metric"] == "entropy"]
+    entropy = own[(own["metric"] == "attention_entropy") & (own["matrix"] == "attention")]
+    truth = probed["attention"][probed["attention"]["metric"] == "attention_entropy"]
     assert len(entropy) == 4
     assert entropy["value"].to_numpy() == pytest.approx(truth["value"].to_numpy(), rel=1e-6)
 
