@@ -30,9 +30,14 @@ from the tables that are kept in `docs/stored` (runs of the preset `quick`).
 
 NOT_STORED = {
     "alarm": "its run is not kept here",
-    "snap_yz_layers": "its run is not kept here",
 }
 """Experiments without a stored run -> why."""
+
+OTHER_SETTINGS = {
+    "snap_yz_layers.start": "judged where the start from identity is trained (preset `paper`); its null is the "
+    "largest difference of two runs that differ in their seed alone",
+}
+"""Claims that the preset ``quick`` does not make -> which settings do, and their null."""
 
 MATHEMATICS = (
     "a statement of mathematics: nothing is learned, and a wrong formula fails it (`make mutations`)"
@@ -102,6 +107,9 @@ def page() -> str:
         for claim in by_run[name]:
             cells = (claim.statement or claim.correction, claim.verdict, number(claim.measured), null(claim))
             lines.append(_row(claim.id, cells))
+        for id, where in OTHER_SETTINGS.items():
+            if id.startswith(f"{name}."):
+                lines.append(_row(id, ("", "", "", where)))
     lines += ["\n## `joma check`\n", "| claim | what is claimed | verdict | null |", "|---|---|---|---|"]
     lines += [_row(c["id"], (c["statement"], c["verdict"], c["null"] or MATHEMATICS)) for c in of_checks()]
     return "\n".join(lines) + "\n"
