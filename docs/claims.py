@@ -34,8 +34,8 @@ NOT_STORED = {
 """Experiments without a stored run -> why."""
 
 OTHER_SETTINGS = {
-    "snap_yz_layers.start": "judged where the start from identity is trained (preset `paper`); its null is the "
-    "largest difference of two runs that differ in their seed alone",
+    "snap_yz_layers.start": "judged where the start from identity is trained (preset `paper`); its null is "
+    "the largest difference of two runs that differ in their seed alone",
 }
 """Claims that the preset ``quick`` does not make -> which settings do, and their null."""
 
