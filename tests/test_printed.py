@@ -140,7 +140,8 @@ def test_pages_print_commands_of_every_kind() -> None:
 @pytest.mark.parametrize("line", [line for line in joma_commands() if not LONG.search(line)])
 def test_a_printed_command_runs(line: str, place: Path) -> None:
     if " report" in line:
-        run_experiment(toy.Toy(), place / "runs" / "toy")
+        for name in ("runs/toy", "A", "B"):
+            run_experiment(toy.Toy(), place / name)
     done = run(line, place)
     assert done.returncode == 0, done.stderr
     assert "defect" not in done.stderr
