@@ -8,6 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas
+
 from joma.claim import Claim
 from joma.errors import InputError
 from joma.experiments import catalog
@@ -22,7 +24,6 @@ from joma.runs.style import style
 from joma.tables import Tables, frame_html
 
 if TYPE_CHECKING:
-    import pandas
     from matplotlib.figure import Figure
 
 _INSTRUMENTS: dict[str, type[Job]] = {kind.name(): kind for kind in (NeuronsRun, ProbeRun, TrackRun)}
@@ -53,8 +54,6 @@ class Result(Tables):
 
     def verdicts(self) -> pandas.DataFrame:
         """A row per claim: its fields (:class:`joma.claim.Claim`) as columns."""
-        import pandas
-
         return pandas.DataFrame([claim.as_dict() for claim in self.claims])
 
     def job(self) -> Job:

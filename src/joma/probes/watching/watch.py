@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -26,46 +23,12 @@ from joma.probes.watching.capture import AttentionMode, Observer, unobserved
 from joma.probes.watching.coverage import Coverage
 from joma.probes.watching.lineage import Lineage
 from joma.probes.watching.measuring import Measured, Reduction, check_statistics, measure, reduced
+from joma.probes.watching.modes import MODES
 from joma.probes.watching.owners import OUTSIDE, Owners, Place, Selection
 from joma.tables import frame_html
 
 if TYPE_CHECKING:
     import pandas
-
-
-class _Modes(threading.local):
-    """The modes of the watches that are open in a thread, which end in any order.
-
-    PyTorch takes off the mode that lies on top; those above one that ends are laid down again.
-    """
-
-    def __init__(self) -> None:
-        self._open: list[AbstractContextManager[object]] = []
-        self._eager = ExitStack()
-
-    @contextmanager
-    def entered(self, mode: AbstractContextManager[object]) -> Iterator[None]:
-        # Importing dynamo takes a second: where nobody has, nothing is compiled either.
-        if not self._open and "torch._dynamo" in sys.modules:
-            self._eager.enter_context(torch.compiler.set_stance("force_eager"))
-        mode.__enter__()
-        self._open.append(mode)
-        try:
-            yield
-        finally:
-            place = self._open.index(mode)
-            above = self._open[place + 1 :]
-            for other in reversed(above):
-                other.__exit__(None, None, None)
-            mode.__exit__(None, None, None)
-            del self._open[place]
-            for other in above:
-                other.__enter__()
-            if not self._open:
-                self._eager.close()
-
-
-_MODES = _Modes()
 
 
 def watch(
@@ -188,7 +151,7 @@ class Watch:
             report = Report(self._measure, self._exclude, self._opaque)
             self._mode = AttentionMode(Observer(report, self._owners.place, self._active), self._lineage)
             stack.callback(self._pass_ended)
-            stack.enter_context(_MODES.entered(self._mode))
+            stack.enter_context(MODES.entered(self._mode))
             self._stack = stack.pop_all()
         return self
 
