@@ -59,7 +59,8 @@ def summary(claims: Sequence[Claim]) -> list[str]:
         return [f"None of {_statements(len(claims))} could be tested: {claims[0].evidence}."]
     parts = [f"{counts['holds']} of {_statements(tested)} that were tested hold here"]
     if counts["corrected"]:
-        parts.append(f"{counts['corrected']} hold in a corrected form only")
+        verb = "holds" if counts["corrected"] == 1 else "hold"
+        parts.append(f"{counts['corrected']} {verb} in a corrected form only")
     if counts["fails"]:
         parts.append(f"{counts['fails']} {'does' if counts['fails'] == 1 else 'do'} not hold")
     sentences = [", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1] + "."]
