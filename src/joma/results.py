@@ -14,9 +14,7 @@ from joma.claim import Claim
 from joma.errors import InputError
 from joma.experiments import catalog
 from joma.files import regular, user_path
-from joma.instruments.neurons import NeuronsRun
-from joma.instruments.probe import ProbeRun
-from joma.instruments.track import TrackRun
+from joma.instruments.catalog import INSTRUMENTS
 from joma.reporting.answer import answer_of, subject_of, verdict_words
 from joma.runs.directory import Run, read_run
 from joma.runs.job import Job
@@ -25,8 +23,6 @@ from joma.tables import Tables, frame_html
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_INSTRUMENTS: dict[str, type[Job]] = {kind.name(): kind for kind in (NeuronsRun, ProbeRun, TrackRun)}
 
 
 class Result(Tables):
@@ -115,4 +111,4 @@ def read(directory: str | Path) -> Result:
 
 
 def _kind(name: str) -> type[Job]:
-    return _INSTRUMENTS.get(name) or catalog.find(name)
+    return INSTRUMENTS.get(name) or catalog.find(name)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from joma.cli.arguments import Grammar
 from joma.cli.options import InstrumentOptions, JobCall, TrackOptions, divided, together
-from joma.instruments.base import Instrument
-from joma.instruments.neurons import NeuronsRun
-from joma.instruments.probe import ProbeRun
-from joma.instruments.track import TrackRun
+from joma.instruments.catalog import INSTRUMENTS
 
-_KINDS: dict[str, type[Instrument]] = {"probe": ProbeRun, "track": TrackRun, "neurons": NeuronsRun}
 _OPTIONS: dict[str, type[InstrumentOptions]] = {"track": TrackOptions}
 
 
 def read(command: str, summary: str, words: list[str]) -> JobCall | None:
     """An instrument with its settings; None where help was asked for, and shown."""
-    kind = _KINDS[command]
+    kind = INSTRUMENTS[command]
     options_of = _OPTIONS.get(command, InstrumentOptions)
     grammar = Grammar(command, summary, together(options_of, kind))
     given = grammar.values(words)
