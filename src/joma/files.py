@@ -16,6 +16,8 @@ from pathlib import Path
 
 from joma.errors import InputError, RunDirectoryError, UnfinishedError, shown
 
+GIVEN = "given-"
+"""How the name of a file begins that a user gave for a run, and that is kept in its directory."""
 _HEAD = 2_000
 _UNFINISHED = re.compile(r"\.writing-(\d+)-(.+)")
 

@@ -247,12 +247,18 @@ class Settings:
 
     def as_words(self, beside: Mapping[str, Value]) -> str:
         """The command-line words for what differs from the defaults, and from these values ``beside``."""
-        words = []
+        plain, named = [], []
         for name, value in self.flat().items():
             field = self.fields()[name]
-            if value != beside.get(name, field.default):
-                words += ([] if field.positional else [f"--{name.replace('_', '-')}"]) + [as_text(value)]
-        return shlex.join(words)
+            if value == beside.get(name, field.default):
+                continue
+            if field.positional:
+                plain += list(map(as_text, value)) if isinstance(value, tuple) else [as_text(value)]
+            elif as_text(value).startswith("-"):  # else it would be read as an option
+                named.append(f"--{name.replace('_', '-')}={as_text(value)}")
+            else:
+                named += [f"--{name.replace('_', '-')}", as_text(value)]
+        return shlex.join([*plain, *named])
 
 
 def as_text(value: Value) -> str:

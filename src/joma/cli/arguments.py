@@ -42,11 +42,12 @@ class Grammar:
         plain, wants_help = self._joined(list(words))
         if wants_help:
             return None
+        # Words without a name first: argparse takes those that belong together in one row alone.
+        plain.sort(key=lambda word: word.startswith("-"))
         texts, unknown = self._parser().parse_known_args(plain)
         if unknown:
-            raise InputError(
-                f"{self.command}: unknown argument {shown(unknown[0])}; {self._near(unknown[0])}"
-            )
+            first = next((word for word in unknown if word.startswith("-")), unknown[0])
+            raise InputError(f"{self.command}: unknown argument {shown(first)}; {self._near(first)}")
         return {name: self._value(self.fields[name], text) for name, text in vars(texts).items()}
 
     def help(self, defaults: Mapping[str, Value]) -> str:

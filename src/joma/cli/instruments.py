@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from joma.cli.arguments import Grammar
+from joma.cli.config import configured
 from joma.cli.options import InstrumentOptions, JobCall, TrackOptions, divided, together
+from joma.cli.piped import PIPED, piped_text
+from joma.files import user_path
 from joma.instruments.catalog import INSTRUMENTS
 
 _OPTIONS: dict[str, type[InstrumentOptions]] = {"track": TrackOptions}
@@ -18,7 +23,10 @@ def read(command: str, summary: str, words: list[str]) -> JobCall | None:
     if given is None:
         print(grammar.help({"out": f"runs/{command}-MODEL"}), end="")
         return None
-    options, settings = divided(options_of, given)
+    options, settings = divided(options_of, {**configured(given, kind), **given})
     job = kind.of(**settings)
     job.check_complete()
+    if job.reading.text == PIPED:
+        text = piped_text(user_path(options.out or job.directory()))
+        job = replace(job, reading=replace(job.reading, text=str(text)))
     return JobCall(job, options)

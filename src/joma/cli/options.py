@@ -69,6 +69,9 @@ class JobOptions(Quiet):
 
     out: str = setting("", "directory of the results", short="-o")
     overwrite: bool = setting(False, "start over, whatever the directory holds")
+    config: str = setting(
+        "", "YAML file of settings, a run's settings.yaml, too; words on the command line count more"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +79,6 @@ class RunOptions(JobOptions):
     """Options of ``joma run``."""
 
     preset: str = setting("quick", "starting point")
-    config: str = setting("", "YAML file of settings; words on the command line count more")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,16 @@ class Experiment(Job, ABC):
     presets: ClassVar[Mapping[str, Mapping[str, Value]]]
     """Preset -> the settings that differ from the defaults. ``quick`` is ``{}``."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = self.flat()
+        every, steps = given.get("record_every"), given.get("steps")
+        if isinstance(every, int) and isinstance(steps, int) and every > steps:
+            raise InputError(
+                f"{self.name()}: record_every = {every} is above the number of steps, {steps}, which "
+                "leaves no curve; record more often or train longer."
+            )
+
     def command(self, preset: Mapping[str, Value]) -> str:
         """What a user types to get the same tables; ``preset``: what the name of a preset stands for."""
         words = self.as_words(preset)

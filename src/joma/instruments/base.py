@@ -36,5 +36,7 @@ class Instrument(Job, ABC):
         """Raises InputError where no model or no text is named."""
         if not self.reading.model:
             raise InputError(f"{self.name()}: name a model first: {Reading.fields()['model'].help}.")
-        if not self.reading.text:
-            raise InputError(f"{self.name()}: say what it reads: --text {Reading.fields()['text'].help}.")
+        if not self.reading.reads:
+            raise InputError(
+                f"{self.name()}: say what it reads: --text {Reading.fields()['text'].help}; or --string."
+            )

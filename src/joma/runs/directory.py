@@ -24,7 +24,16 @@ from filelock import FileLock, Timeout
 
 from joma.claim import Claim
 from joma.errors import InputError, RunDirectoryError
-from joma.files import digest, parse_json, read_bytes, refuse_irregular, storage_error, whole_file, write_text
+from joma.files import (
+    GIVEN,
+    digest,
+    parse_json,
+    read_bytes,
+    refuse_irregular,
+    storage_error,
+    whole_file,
+    write_text,
+)
 from joma.runs.description import (
     SETTINGS,
     Description,
@@ -211,7 +220,8 @@ def _check_free(directory: Path, description: Description, job: Job | None) -> N
         defaults: dict[str, Value] = {} if job is None else {n: f.default for n, f in job.fields().items()}
         check_identity(directory, description, defaults, frozenset() if job is None else job.free)
     if there is None:
-        others = sorted(path.name for path in directory.iterdir() if path.name not in (_LOCK, _HOLDER))
+        names = sorted(path.name for path in directory.iterdir())
+        others = [name for name in names if name not in (_LOCK, _HOLDER) and not name.startswith(GIVEN)]
         if others:
             raise RunDirectoryError(
                 f"{directory} is not empty and not a run directory (it holds {others[0]!r} "

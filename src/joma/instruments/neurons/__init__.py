@@ -41,4 +41,4 @@ class NeuronsRun(Instrument):
 
     def heading(self) -> str:
         """Which model, and which text."""
-        return f"the neurons of {self.reading.model} on {self.reading.text}: {self.title}"
+        return f"the neurons of {self.reading.model} on {self.reading.source()}: {self.title}"

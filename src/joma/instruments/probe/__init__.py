@@ -49,7 +49,7 @@ class ProbeRun(Instrument):
         name = Path(self.reading.model).name or self.reading.model
         if self.weights:
             return f"the weights of {name}"
-        return f"{name}, probed on {Path(self.reading.text).name}" if self.reading.text else f"{name}, probed"
+        return f"{name}, probed on {self.reading.source()}" if self.reading.reads else f"{name}, probed"
 
     def directory(self) -> str:
         """Weights have a place of their own."""
@@ -64,8 +64,10 @@ class ProbeRun(Instrument):
         if not self.weights:
             if self.certify:
                 raise InputError("probe: --certify goes with --weights.")
-            if not self.reading.text:
-                raise InputError("probe: --text FILE is required, or --weights for the weights alone.")
+            if not self.reading.reads:
+                raise InputError(
+                    "probe: --text FILE is required, or --string, or --weights for the weights alone."
+                )
             super().check_complete()
         elif (self.sections, self.statistics, self.heads, self.rows) != (None,) * 4 or (
             replace(self.reading, model="", device="auto") != Reading()

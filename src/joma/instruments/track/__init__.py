@@ -63,12 +63,12 @@ class TrackRun(Instrument):
     @property
     def reads_text(self) -> bool:
         """Whether the models are built and read the text."""
-        return bool(self.reading.text) and not self.weights
+        return self.reading.reads and not self.weights
 
     def heading(self) -> str:
         """Which series, and on which text."""
         name = Path(self.reading.model).name or self.reading.model
-        text = f" on {Path(self.reading.text).name}" if self.reads_text else ""
+        text = f" on {self.reading.source()}" if self.reads_text else ""
         return f"{name} along its training{text}"
 
     def main_table(self) -> str:

@@ -89,7 +89,7 @@ class Measured:
             self.notes.append(
                 Note("alone", contents[0].name, f"{contents[0].name} is the only checkpoint: no curve")
             )
-        if not (settings.reading.text or settings.weights):
+        if not (settings.reading.reads or settings.weights):
             self.notes.append(Note("weights alone", "", _NO_TEXT))
         with self._fetched(found) as fetched:
             for line in lines(contents):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from joma.data.corpora import named_text
+from joma.errors import InputError, shown
 from joma.settings import Settings, setting
 
 TOKENS = 8_192
@@ -39,7 +40,10 @@ class Reading(Settings):
     model: str = setting(
         "", "folder, .gguf file or name on the Hugging Face hub (id@revision)", positional=True
     )
-    text: str = setting("", "text file, table with a column, .npy of token ids, or a named corpus")
+    text: str = setting(
+        "", "text file, table with a column, .npy of token ids, a named corpus, or - for standard input"
+    )
+    string: str = setting("", "the text itself, in quotes, in place of --text")
     column: str | None = setting(None, "column of the table that holds the texts")
     tokenizer: str | None = setting(None, "name or folder of a tokenizer, in place of the model's own")
     length: int | None = setting(
@@ -51,11 +55,25 @@ class Reading(Settings):
     dtype: str | None = setting(None, "float32, bfloat16 or float16 (none: float32 on a CPU)")
     trust_remote_code: bool = setting(False, "run the Python code that lies with the model")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.text and self.string:
+            raise InputError("a text and a string are both given; a model reads one of them.")
+
+    @property
+    def reads(self) -> bool:
+        """Whether there is something to read."""
+        return bool(self.text or self.string)
+
+    def source(self) -> str:
+        """What is read, for a heading: a file's name, or the string's beginning."""
+        return Path(self.text).name or shown(self.string, 40)
+
     def arguments(self) -> ReadingArguments:
         """As keywords; the text is a path, or the text of a corpus that is named."""
         return {
             "model": self.model,
-            "text": named_text(self.text),
+            "text": self.string or named_text(self.text),
             "column": self.column,
             "tokenizer": self.tokenizer,
             "length": self.length,
