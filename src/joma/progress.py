@@ -6,7 +6,8 @@ import copy
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     import pandas
 
 T = TypeVar("T")
+
+LINE_EVERY = 30.0
+"""Seconds between two lines of progress where there is no terminal for a bar."""
 
 
 class Executor(Protocol):
@@ -37,33 +41,53 @@ def in_turn(calls: Sequence[Callable[[], T]], workers: int) -> list[T]:
 class Progress:
     """Handed to every experiment's ``run``: progress bars, finished parts, a folder for checkpoints.
 
-    ``Progress()`` alone shows bars on a terminal and keeps nothing; a run directory hands out one
-    whose parts survive a kill (see :mod:`joma.runs.directory`).
+    ``Progress()`` alone shows bars on a terminal, or else a line every 30 seconds, and keeps nothing; a run
+    directory hands out one whose parts survive a kill (see :mod:`joma.runs.directory`).
     """
 
-    def __init__(self, *, quiet: bool = False, position: int = 0, executor: Executor = in_turn) -> None:
+    def __init__(
+        self,
+        *,
+        quiet: bool = False,
+        position: int = 0,
+        executor: Executor = in_turn,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.executor = executor
-        self.quiet = quiet or not sys.stderr.isatty()
+        self.quiet = quiet
         self.position = position
+        self.clock = clock
         self._parent: int | None = None
 
     def track(
         self, items: Iterable[T], label: str, *, total: int | None = None, initial: int = 0
     ) -> Iterator[T]:
-        """Iterate over ``items`` with a bar on stderr that appears after two seconds."""
+        """Iterate over ``items`` with a bar on stderr that appears after two seconds.
+
+        Where stderr is no terminal, a line is written every :data:`LINE_EVERY` seconds instead.
+        """
+        terminal = sys.stderr.isatty()
+        if total is None and isinstance(items, Sized):
+            total = len(items)
         bar = tqdm(
             items,
             desc=label,
             total=total,
             initial=initial,
-            disable=self.quiet,
+            disable=self.quiet or not terminal,
             delay=2.0,
             leave=False,
             dynamic_ncols=True,
             position=self.position,
             file=sys.stderr,
         )
-        for item in bar:
+        started = told = self.clock()
+        for number, item in enumerate(bar, initial):
+            if not (self.quiet or terminal) and self.clock() - told >= LINE_EVERY:
+                told = self.clock()
+                print(
+                    _line(label, number, total, told - started, number - initial), file=sys.stderr, flush=True
+                )
             if self._parent is not None and os.getppid() != self._parent:
                 # The process that asked for this was killed; whoever continues its run must find
                 # nobody else writing there.
@@ -120,6 +144,17 @@ class Progress:
         worker.position = position
         worker._parent = os.getpid()
         return worker
+
+
+def _line(label: str, done: int, total: int | None, seconds: float, now: int) -> str:
+    """``fig9: 3 of 12 (25 %), about 2 min left``; ``now`` of those that are done took so many seconds."""
+    if total is None:
+        return f"{label}: {done:,} done in {seconds:.0f} s"
+    said = f"{label}: {done:,} of {total:,} ({100 * done // max(total, 1)} %)"
+    if not now:
+        return f"{said} after {seconds:.0f} s"
+    left = seconds * (total - done) / now
+    return f"{said}, about {f'{left:.0f} s' if left < 100 else f'{left / 60:.0f} min'} left"
 
 
 def _outcome(
