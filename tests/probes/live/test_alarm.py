@@ -83,6 +83,14 @@ def test_a_run_that_is_resumed_goes_on_as_if_it_had_not_stopped() -> None:
     assert not told(values[210:], ChangeAlarm(looks=300, alpha=0.05), start=210)
 
 
+def test_a_run_that_stopped_before_anything_was_seen_is_resumed() -> None:
+    fresh, resumed = (ChangeAlarm(looks=300, alpha=0.05) for _ in range(2))
+    resumed.restore(json.loads(json.dumps(fresh.as_state())))
+    values = entropies(30)
+    assert told(values, resumed) == told(values, fresh)
+    assert resumed.as_state() == fresh.as_state()
+
+
 def test_a_run_that_drifts_gets_no_probability() -> None:
     values = entropies(400)
     values = 1 / (1 + np.exp(-(np.log(values / (1 - values)) - 0.002 * np.arange(400)[:, None])))

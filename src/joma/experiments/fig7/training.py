@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from torch.utils.data import Dataset
 
 from joma.errors import InputError
 from joma.experiments.fig7 import Fig7
+from joma.probes.reading.remarks import without_remarks_on_import
 
 
 class _Windows(Dataset[dict[str, Tensor]]):
@@ -40,12 +40,8 @@ def train(settings: Fig7, seed: int, tokens: NDArray[np.int64], vocabulary: int,
     """
     if any(importlib.util.find_spec(name) is None for name in ("accelerate", "transformers")):
         raise InputError("training with the Hugging Face Trainer needs: pip install 'joma[hf]'.")
-    # What is imported on the way remarks on packages that this needs none of.
-    logging.disable(logging.WARNING)
-    try:
+    with without_remarks_on_import():
         _train(settings, seed, tokens, vocabulary, folder)
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def saved_steps(steps: int, checkpoints: int) -> list[int]:

@@ -20,7 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from joma.measures.change.detector import Watched, began, comparable, looked
-from joma.measures.change.e_detector import DRIFT, VARIANCE, Evidence, threshold
+from joma.measures.change.e_detector import DRIFT, VARIANCE, WEIGHTS, Evidence, threshold
 from joma.measures.change.loss import WINDOW, LossCusum
 from joma.measures.change.residuals import Moments, Past
 from joma.probes.live.messages import Message, place, seen_in, whole
@@ -128,7 +128,9 @@ class ChangeAlarm:
         self.watched = Watched(
             Past(**{**past, "known": past["known"].astype(np.int64)}),
             Moments(**{**moments, "counted": moments["counted"].astype(np.int64)}),
-            Evidence(np.array(kept["evidence"]["log_r"], dtype=float).reshape(2, len(self.keys), -1)),
+            Evidence(
+                np.array(kept["evidence"]["log_r"], dtype=float).reshape(2, len(self.keys), len(WEIGHTS))
+            ),
             kept["looks"],
             kept["first"],
             kept["armed_at"],

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from joma.errors import InputError, first_line, foreign, shown
 from joma.files import is_there, parse_json, read_bytes, user_path
 from joma.probes.reading.passes import device_of
+from joma.probes.reading.remarks import without_remarks_on_import
 from joma.probes.weights.checkpoints import Checkpoint, open_checkpoint
 from joma.probes.weights.in_memory import weights_of
 
@@ -345,7 +346,7 @@ def _quiet_transformers() -> Iterator[None]:
     messages.disable_progress_bar()
     hub.setLevel(logging.ERROR)
     try:
-        with _without_gguf_bar():
+        with without_remarks_on_import(), _without_gguf_bar():
             yield
     finally:
         messages.set_verbosity(level)

@@ -17,6 +17,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils.hooks import RemovableHandle
 
 from joma.errors import InputError
+from joma.probes.reading.remarks import no_remark_on_hooks
 from joma.probes.watching.call import AttentionCall
 from joma.probes.watching.lineage import Lineage
 
@@ -172,6 +173,7 @@ class Owners:
     def attach(self) -> None:
         """Begin to follow."""
         self._thread = threading.get_ident()
+        no_remark_on_hooks()
         self._handles = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
