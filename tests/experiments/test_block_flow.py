@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from joma.errors import InputError
@@ -54,7 +56,18 @@ def test_fifty_settings_rest_where_uniform_attention_does():
         assert found["sharp: uniform moves from the attended weight"] < 1e-3, case.name
         if found["distance of the two laws"] > 0.02:
             assert found["weight's distance from uniform's rest"] > 0.01, case.name
-            assert found["sharp: uniform moves from the weight"] > 0.01, case.name
+            moved = found["sharp: uniform moves from the weight"]
+            assert math.isnan(moved) or moved > 0.01, case.name
+
+
+def test_a_dead_weight_is_no_rest():
+    # A far ball of one side: the weight at which the block rests opens its ReLU for no sample.
+    dead = next(case for case in cases(50) if case.name.startswith("uniform ball, ReLU, n = 3, saliency 5.88"))
+    found, _ = one_sample(dead, 2_000, 0)
+    assert math.isnan(found["sharp: uniform moves from the weight"])
+    assert found["weight's distance from uniform's rest"] > 0.3
+    alive, _ = one_sample(cases(1)[0], 2_000, 0)
+    assert alive["sharp: uniform moves from the weight"] > 0.01
 
 
 def test_bad_settings_are_refused():

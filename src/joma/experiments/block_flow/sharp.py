@@ -36,7 +36,10 @@ def descend(drift: Drift, case: Case, v: Array, time: float, *, frozen: bool) ->
 def rests(
     x: Array, g: Array, case: Case, v0: Array, uniform0: Array, times: tuple[float, float]
 ) -> dict[str, float]:
-    """How far uniform attention moves from where the block rests; ``times`` for the block and for uniform."""
+    """How far uniform attention moves from where the block rests; ``times`` for the block and for uniform.
+
+    A weight at which no sample passes the gate is dead: nothing moves it, wherever it is. Its number is NaN.
+    """
     drift = of_samples(x, g, case.planted.mixture.gate)
     v, z = descend(drift, case, v0, times[0], frozen=False)
     attended = v * np.exp(z)
@@ -44,8 +47,9 @@ def rests(
     def moved(begin: Array, end: Array) -> float:
         return float(np.abs(descend(drift, case, begin, times[1], frozen=True)[0] - end).max())
 
+    dead = not drift(v[None], np.array([case.planted.bias]))[0].any()
     return {
         "sharp: uniform moves from the attended weight": moved(attended, attended),
-        "sharp: uniform moves from the weight": moved(v, v),
+        "sharp: uniform moves from the weight": np.nan if dead else moved(v, v),
         "sharp: distance of two rests": moved(uniform0, attended),
     }
