@@ -15,7 +15,8 @@ test: lint
 
 test-all: lint $(VENV)/.installed-long
 	$(BIN)/pytest -n auto -m "not slow"
-	$(BIN)/pytest -n 0 -m slow
+	$(BIN)/pytest -n auto -m slow --ignore tests/experiments --ignore tests/test_printed.py
+	$(BIN)/pytest -n 0 -m slow tests/experiments tests/test_printed.py  # these use every core by themselves
 	$(BIN)/python tests/fuzz.py
 
 lint: $(VENV)/.installed-dev

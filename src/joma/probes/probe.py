@@ -110,7 +110,8 @@ def probe(
         heads: numbers of those to measure; all by default.
         attention_matrices: stable ranks of query, key, value and output matrices, too.
         null: ``untrained``: the joint dynamics of a network of the model's shape with weights drawn anew are
-            measured beside, on a quarter of the windows (table ``untrained_joint_dynamics``); or ``none``.
+            measured beside, on a quarter of the windows and without shuffles (table
+            ``untrained_joint_dynamics``); or ``none``.
         progress: shows bars and keeps finished sections; by default bars alone.
 
     Raises:
@@ -174,7 +175,9 @@ def probe(
     def untrained() -> dict[str, pandas.DataFrame]:
         fresh = untrained_copy(reading.module, seed=0)
         batches = progress.track(_quarter(reading.windows), "joint dynamics, untrained")
-        return {"untrained_joint_dynamics": joint_dynamics(fresh, batches, layers=chosen, heads=heads)}
+        # It is a null itself: its index is compared, and needs neither shuffles nor ranks.
+        table = joint_dynamics(fresh, batches, layers=chosen, heads=heads, draws=0, rank_every=0)
+        return {"untrained_joint_dynamics": table}
 
     apart = {"untrained": untrained, "ranks": ranks}
     found: dict[str, pandas.DataFrame] = {}

@@ -15,6 +15,7 @@ from joma.errors import InputError
 from joma.measures.joint_dynamics import Variant
 
 _Sums = NDArray[np.float64]
+_Columns = dict[str, NDArray[np.generic]]
 _FIRST_BIN = 16
 
 Identity = Mapping[str, str | int | None]
@@ -83,20 +84,32 @@ def index_table(
     Raises:
         InputError: a head that does not exist.
     """
-    parts: list[pd.DataFrame] = []
+    parts: list[_Columns] = []
     for identity, calls in layers:
         if not calls:
-            parts.append(pd.DataFrame([{**identity, "metric": "index", "value": np.nan, "count": 0}]))
+            parts.append(_identified({"metric": np.array(["index"]), "count": np.zeros(1)}, identity))
         for call, sums in calls.items():
-            parts.append(_rows(sums, heads, str(identity["module"])).assign(call=call, **identity))
+            rows = _rows(sums, heads, str(identity["module"]))
+            parts.append(_identified(rows, {**identity, "call": call}))
     columns = ["stack", "layer", "module", "call", "head", "metric", "scale", "given", "sink", "position"]
     columns += ["position_end", "value", "standard_error", "count", "mlp_layer", "dtype", "reason"]
-    table = pd.concat([part.reindex(columns=columns) for part in parts], ignore_index=True)
+    # One frame of whole columns: a small frame for each layer costs more than what it holds.
+    table = pd.DataFrame(
+        {
+            name: np.concatenate([part.get(name, np.full(len(part["metric"]), np.nan)) for part in parts])
+            for name in columns
+        }
+    )
     whole = ("layer", "call", "head", "position", "position_end", "count", "mlp_layer")
     return table.astype(dict.fromkeys(whole, "Int64"))
 
 
-def _rows(sums: IndexSums, heads: Sequence[int] | None, module: str) -> pd.DataFrame:
+def _identified(rows: _Columns, identity: Identity) -> _Columns:
+    number = len(rows["metric"])
+    return {**rows, **{name: np.full(number, said, object) for name, said in identity.items()}}
+
+
+def _rows(sums: IndexSums, heads: Sequence[int] | None, module: str) -> _Columns:
     total, count = sums.joined()
     there = total.shape[2]
     chosen = list(range(there)) if heads is None else sorted(set(heads))
@@ -111,47 +124,61 @@ def _rows(sums: IndexSums, heads: Sequence[int] | None, module: str) -> pd.DataF
     draws: dict[Variant, list[int]] = {}
     for at, variant in enumerate(sums.variants):
         draws.setdefault(variant._replace(draw=0), []).append(at)
-    parts = [
-        _of_variant(variant, [*chosen, np.nan], total[:, members], count[:, members])
-        for variant, members in draws.items()
-    ]
-    return pd.DataFrame({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+    order = {variant: number for number, variant in enumerate(draws)}
+    parts = []
+    for null in (False, True):
+        alike = [variant for variant in draws if (variant.metric == "null") == null]
+        if alike:
+            members = [draws[variant] for variant in alike]
+            parts.append(_of_variants(alike, order, [*chosen, np.nan], total[:, members], count[:, members]))
+    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    place = rows.pop("order").argsort(kind="stable")
+    return {name: column[place] for name, column in rows.items()}
 
 
-def _of_variant(
-    variant: Variant, heads: Sequence[float], total: _Sums, count: _Sums
-) -> dict[str, NDArray[np.generic]]:
-    """Columns. ``total`` and ``count``: (texts, draws, heads, bins + 1)."""
+def _of_variants(
+    variants: Sequence[Variant],
+    order: Mapping[Variant, int],
+    heads: Sequence[float],
+    total: _Sums,
+    count: _Sums,
+) -> _Columns:
+    """Columns. ``total`` and ``count``: (texts, variants, draws, heads, bins + 1)."""
     bins = total.shape[-1] - 1
     edges = np.array([0, *(_FIRST_BIN * 2**n for n in range(bins))], dtype=np.float64)
-    queries = count[:, 0].sum(0)
+    queries = count[:, :, 0].sum(0)
     some = queries > 0
     by_draw = total.sum(0) / np.maximum(count.sum(0), 1)
-    values = {variant.metric: np.where(some, by_draw.mean(0), np.nan)}
-    errors = [_standard_errors(total.mean(1), count.mean(1))]
-    if variant.metric == "null" and len(by_draw) > 1:
-        values["null_spread"] = np.where(some, by_draw.std(0, ddof=1), np.nan)
+    metrics = [np.array([variant.metric for variant in variants], object)]
+    values = [np.where(some, by_draw.mean(1), np.nan)]
+    errors = [_standard_errors(total.mean(2), count.mean(2))]
+    if variants[0].metric == "null" and by_draw.shape[1] > 1:
+        metrics.append(np.full(len(variants), "null_spread", object))
+        values.append(np.where(some, by_draw.std(1, ddof=1), np.nan))
         errors.append(np.full_like(errors[0], np.nan))
-    some[:, -1] = True
-    head, place = np.nonzero(some)
+    some[..., -1] = True
     number = len(values)
-    at = np.repeat(head, number), np.repeat(place, number)
-    which = np.tile(np.arange(number), len(head))
-    labels = {name: getattr(variant, name) for name in ("scale", "given", "sink")}
+    variant, head, place = (np.repeat(at, number) for at in np.nonzero(some))
+    which = np.tile(np.arange(number), len(variant) // number)
+    labels = {
+        name: np.array([getattr(one, name) for one in variants], object)[variant]
+        for name in ("scale", "given", "sink")
+    }
     return {
-        "head": np.asarray(heads, dtype=np.float64)[at[0]],
-        "metric": np.asarray(list(values))[which],
-        **{name: np.repeat(np.asarray([label]), len(which)) for name, label in labels.items()},
-        "position": np.append(edges[:-1], np.nan)[at[1]],
-        "position_end": np.append(edges[1:], np.nan)[at[1]],
-        "count": queries[at].astype(np.int64),
-        "value": np.stack(list(values.values()))[which, *at],
-        "standard_error": np.stack(errors)[which, *at],
+        "order": np.array([order[one] for one in variants])[variant],
+        "head": np.asarray(heads, dtype=np.float64)[head],
+        "metric": np.stack(metrics)[which, variant],
+        **labels,
+        "position": np.append(edges[:-1], np.nan)[place],
+        "position_end": np.append(edges[1:], np.nan)[place],
+        "count": queries[variant, head, place].astype(np.int64),
+        "value": np.stack(values)[which, variant, head, place],
+        "standard_error": np.stack(errors)[which, variant, head, place],
     }
 
 
 def _standard_errors(sums: _Sums, counts: _Sums) -> _Sums:
-    """Of the ratios of the sums to the counts, (texts, heads, bins + 1), texts taken as independent draws."""
+    """Of the ratios of the sums to the counts, (texts, ...), texts taken as independent draws."""
     texts, whole = (counts > 0).sum(0), np.maximum(counts.sum(0), 1)
     residuals = sums - sums.sum(0) / whole * counts
     variance = np.square(residuals).sum(0) * texts / np.maximum(texts - 1, 1)
