@@ -62,7 +62,8 @@ def test_fifty_settings_rest_where_uniform_attention_does():
 
 def test_a_dead_weight_is_no_rest():
     # A far ball of one side: the weight at which the block rests opens its ReLU for no sample.
-    dead = next(case for case in cases(50) if case.name.startswith("uniform ball, ReLU, n = 3, saliency 5.88"))
+    name = "uniform ball, ReLU, n = 3, saliency 5.88"
+    dead = next(case for case in cases(50) if case.name.startswith(name))
     found, _ = one_sample(dead, 2_000, 0)
     assert math.isnan(found["sharp: uniform moves from the weight"])
     assert found["weight's distance from uniform's rest"] > 0.3
