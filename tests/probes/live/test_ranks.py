@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from joma.models.decoder import Decoder
 from joma.probes.live.folder import read_table
@@ -39,14 +41,20 @@ def one(model: torch.nn.Module, optimizer: torch.optim.Optimizer, ids: torch.Ten
     return loss
 
 
-def process(rank: int, port: int, folder: str) -> None:
+def process(kind: str, rank: int, port: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    net = decoder()
-    model = torch.nn.parallel.DistributedDataParallel(net)
+    net: torch.nn.Module = decoder()
+    if kind == "sharded":
+        init_device_mesh("cpu", (2,))
+        for layer in net.layers:
+            fully_shard(layer)
+        model = fully_shard(net)
+    else:
+        model = torch.nn.parallel.DistributedDataParallel(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with Monitor(model, every=2, folder=folder, ranks_every=None) as monitor:
+    with Monitor(model, every=2, folder=folder, ranks_every=1 if kind == "sharded" else None) as monitor:
         for step, ids in enumerate(batches()):
-            if rank == 1 and step == 2:
+            if kind == "blind" and rank == 1 and step == 2:
                 monitor._shut()  # this process will have seen nothing at this step
             monitor.step(step, loss=one(model, optimizer, ids[2 * rank : 2 * rank + 2]))
     nothing = over_ranks(pd.DataFrame())
@@ -54,30 +62,53 @@ def process(rank: int, port: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def test_two_processes_measure_what_one_does(tmp_path: Path) -> None:
+def in_two(kind: str, folder: Path) -> tuple[pd.DataFrame, str]:
+    """What two processes that share each batch measured, and what they said."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    call = [sys.executable, __file__]
-    running = [subprocess.Popen([*call, str(rank), str(port), str(tmp_path / "two")]) for rank in (0, 1)]
-    assert [one.wait(timeout=120) for one in running] == [0, 0]
+    call = [sys.executable, __file__, kind]
+    running = [
+        subprocess.Popen([*call, str(rank), str(port), str(folder)], stderr=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    said = [one.communicate(timeout=240)[1] for one in running]
+    assert [one.returncode for one in running] == [0, 0], said
+    return read_table(folder), said[0]
+
+
+def in_one(folder: Path) -> pd.DataFrame:
     net = decoder()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with Monitor(net, every=2, folder=tmp_path / "one", ranks_every=None) as monitor:
+    with Monitor(net, every=2, folder=folder, ranks_every=None) as monitor:
         for step, ids in enumerate(batches()):
             monitor.step(step, loss=one(net, optimizer, ids))
-    one_table, two = (read_table(tmp_path / name).query("step == 0") for name in ("one", "two"))
-    keys = ["layer", "call", "head", "metric"]
-    measured = two["metric"] != "loss"
-    both = one_table.merge(two[measured], on=keys)
-    both = both[both["metric"] != "gradient_norm"]
-    assert len(both) == 2 * (4 * 2 + 1)
+    return read_table(folder)
+
+
+def agree(one: pd.DataFrame, two: pd.DataFrame, looks: int) -> None:
+    keys = ["step", "layer", "call", "head", "metric"]
+    both = one.merge(two[~two["metric"].isin(("loss", "gradient_norm"))], on=keys)
+    assert len(both) == looks * 2 * (4 * 2 + 1)
     assert np.allclose(both["value_x"], both["value_y"], atol=1e-5)
     attention = both["metric"] != "residual_rms"
     assert (both[attention]["count_x"] == both[attention]["count_y"]).all()
-    half = read_table(tmp_path / "two").query("step == 2 and metric == 'attention_entropy'")
+
+
+def test_two_processes_measure_what_one_does(tmp_path: Path) -> None:
+    two, _ = in_two("blind", tmp_path / "two")
+    agree(in_one(tmp_path / "one").query("step == 0"), two.query("step == 0"), looks=1)
+    half = two.query("step == 2 and metric == 'attention_entropy'")
     assert set(half["count"]) == {2 * 12}
 
 
+def test_sharded_weights_are_measured_where_all_of_them_are_there(tmp_path: Path) -> None:
+    two, said = in_two("sharded", tmp_path / "two")
+    agree(in_one(tmp_path / "one"), two, looks=2)
+    assert not set(two["metric"]) & {"stable_rank", "gradient_norm"}
+    assert "DTensor" in said
+    assert said.count("joma:") == 1
+
+
 if __name__ == "__main__":
-    process(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    process(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
