@@ -49,6 +49,7 @@ COMPARED = "runs that share all but one rate are compared with each other, stric
 
 WITHOUT_NULL = {
     "almost_orthogonal.dimension": "a bound: the measured dimension stands against the printed one",
+    "block_flow.invariant": INVARIANT,
     "embeddings.balance_softmax": INVARIANT,
     "embeddings.block_softmax": INVARIANT,
     "fig9.slope": MATHEMATICS,

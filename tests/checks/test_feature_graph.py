@@ -37,6 +37,8 @@ def test_a_guarantee_too_good_is_found_out(monkeypatch: pytest.MonkeyPatch) -> N
     assert verdicts["cdag.theorem1"] == verdicts["cdag.sharp"] == "fails"
 
 
-def test_a_gated_bound_too_good_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "gated_correlation_bound", lambda passed, near: np.asarray(passed * near))
+@pytest.mark.parametrize("factor", [0.98, 1.02])
+def test_another_gated_bound_is_found_out(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    right = graph.gated_correlation_bound
+    monkeypatch.setattr(graph, "gated_correlation_bound", lambda *c: np.minimum(factor * right(*c), 1))
     assert {claim.id: claim.verdict for claim in checks.recursion()}["cdag.recursion"] == "fails"

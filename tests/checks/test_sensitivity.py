@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from joma.checks import coherence, feature_graph, invariants, salience, winner_take_all
+from joma.checks import (
+    _softmax_invariants,
+    block_flow,
+    coherence,
+    critical_points,
+    feature_graph,
+    invariants,
+    optimizers,
+    salience,
+    winner_take_all,
+)
 from joma.checks.scan_snap import fates, snapping
 from joma.claim import Claim
 from joma.theory.winner_take_all import WinnerTakeAll
@@ -92,3 +103,59 @@ def test_a_drift_of_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
     right = invariants.example_descent
     monkeypatch.setattr(invariants, "example_descent", lambda kind, rate, steps: right(kind, rate**2, steps))
     assert invariants._first_order().verdict == "fails"
+
+
+@pytest.mark.parametrize("factor", [0.98, 1.02])
+@pytest.mark.parametrize(
+    ("owner", "name", "group", "claim"),
+    [
+        (_softmax_invariants.invariants, "softmax_logits", _softmax_invariants._lost_sign, "sign"),
+        (_softmax_invariants.invariants, "softmax_logits", _softmax_invariants._lost_factor, "missing_term"),
+        (_softmax_invariants.invariants, "rigidity", _softmax_invariants._constant_mean, "constant_mean"),
+        (critical_points, "equation_58", critical_points.lemma4, "laplace_boundary"),
+        (salience, "F", salience._bounds, "bound_88"),
+        (block_flow.block_salience, "convergence_rate", block_flow._rates, "ratio"),
+        (optimizers, "adam_pace", optimizers.adam, "pace"),
+    ],
+)
+def test_a_formula_off_by_two_percent(
+    monkeypatch: pytest.MonkeyPatch,
+    owner: object,
+    name: str,
+    group: Callable[[], Claim | list[Claim]],
+    claim: str,
+    factor: float,
+) -> None:
+    monkeypatch.setattr(owner, name, scaled(owner, name, factor))
+    found = group()
+    assert claim in {id.partition(".")[2] for id in failed([found] if isinstance(found, Claim) else found)}
+
+
+@pytest.mark.parametrize("factor", [0.98, 1.02])
+def test_another_law_of_the_bounce(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    right = block_flow.bounce_law
+
+    def wrong(mu: np.ndarray) -> object:
+        law = right(mu)
+        return replace(
+            law, least=law.start - factor * law.dip, end=law.start - factor * (law.start - law.end)
+        )
+
+    monkeypatch.setattr(block_flow, "bounce_law", wrong)
+    assert {"block_bounce.law", "block_bounce.figure_4"} <= failed(block_flow.block_bounce())
+
+
+def test_a_stability_that_is_the_sign_alone_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(critical_points.MultivariateT, "density", lambda law, s: 1.0 + 0 * np.asarray(s))
+    assert "theorem3.stability" in failed(critical_points.theorem3())
+
+
+def test_a_clock_of_another_power(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fates, "ENSEMBLE", 3)
+    monkeypatch.setattr(fates.fates, "distinct_clock", lambda z, p: -np.expm1(-2 * z) / p**2.02)
+    assert "snap_theorem3.clock" in failed(fates.snap_theorem3())
+
+
+def test_attention_that_does_not_end_one_hot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(winner_take_all, "softmax", lambda z, axis: np.full_like(z, 0.25))
+    assert "theorem2.one_hot" in failed(winner_take_all._single_node())

@@ -35,8 +35,31 @@ def test_the_figure_is_drawn(tables):
 
 def test_every_claim_has_its_null(tables):
     for claim in SMALL.claims(tables):
-        assert claim.null is not None, claim.id
-        assert claim.null_description
+        if claim.id not in ("block_flow.rests_sharp", "block_flow.invariant"):  # a misprint; an identity
+            assert claim.null is not None, claim.id
+            assert claim.null_description
+
+
+@pytest.mark.parametrize(
+    ("claim", "table", "rows", "factor"),
+    [
+        ("law", "law", "run == 'law' and metric == 'rebound'", 1.02),
+        ("rates", "rates", "metric == 'law'", 1.02),
+        ("invariant", "rests", "metric == 'drift of z - kappa v^2/2'", 1e3),
+        ("bounces", "rests", "metric == 'rebound'", 0.0),
+        ("depth", "courses", "run == 'corrected law' and metric == 'entropy'", 0.7),
+        ("depth", "courses", "run == 'Eq. 6' and metric == 'entropy'", 1e3),
+        ("order", "courses", "run == 'block' and metric == 'half learned'", -1.0),
+        ("cost_of_c", "costs", "run == 'C = beta_1 I' or run == 'full C'", 0.0),
+        ("always", "phases", "spread < 1", 0.0),
+    ],
+)
+def test_the_claims_fail_on_other_numbers(tables, claim, table, rows, factor):
+    changed = tables[table].copy()
+    at = changed.query(rows).index
+    changed.loc[at, "value"] = factor * changed.loc[at, "value"]
+    verdicts = {c.id: c.verdict for c in SMALL.claims({**tables, table: changed})}
+    assert verdicts[f"block_flow.{claim}"] == "fails"
 
 
 def test_the_claims_see_a_block_that_rests_where_the_print_says(tables):

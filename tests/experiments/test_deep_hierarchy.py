@@ -1,19 +1,22 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from joma.errors import InputError
 from joma.experiments.deep_hierarchy import (
+    FROZEN,
     LONE,
     RUNS,
     SHUFFLED,
     SHUFFLED_CLASSES,
     SINGLE,
+    STOPS,
     TREE,
     DeepHierarchy,
 )
-from joma.experiments.deep_hierarchy.claims import half_times
+from joma.experiments.deep_hierarchy.claims import _bounce, half_times
 from joma.experiments.deep_hierarchy.run import _train, network
 from joma.experiments.deep_hierarchy.sequences import forest, heights, questions
 from joma.progress import Progress
@@ -112,6 +115,27 @@ def test_siblings_come_first_and_families_meet_a_layer_later():
     verdicts = {claim.id.partition(".")[2]: claim.verdict for claim in found.claims(tables)}
     for name in ("tokens_layer_by_layer", "attention_orders", "classes_prefer_siblings"):
         assert verdicts[name] == "holds", name
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "rise", "verdict"),
+    [
+        (0.006, 0.003, 0.1, "holds"),
+        (0.0091, 0.003, 0.1, "fails"),  # as much was learned before
+        (0.006, 0.006, 0.1, "fails"),
+        (0.001, 0.007, 0.1, "fails"),
+        (0.006, 0.003, 0.0, "fails"),  # no bounce
+    ],
+)
+def test_the_bounce_is_of_use_if_more_is_learned_after_it_than_before(earlier, later, rise, verdict):
+    cost = dict(zip(STOPS, (earlier, 0.006, later), strict=True)) | {TREE: 0.0, FROZEN: 0.0}
+    loss = pd.Series({("classes", run, seed): cost[run] for run in cost for seed in range(5)})
+    loss = loss.rename_axis(["task", "run", "seed"])
+    entropy = pd.DataFrame(
+        [("classes", TREE, seed, v) for seed in range(5) for v in (1.0, 0.5, 0.5 + rise)],
+        columns=["task", "run", "seed", "value"],
+    )
+    assert _bounce(entropy, loss).verdict == verdict
 
 
 def test_the_same_seed_gives_the_same_table():

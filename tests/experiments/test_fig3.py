@@ -52,6 +52,15 @@ def test_attention_makes_components_saturate_and_nothing_else_does(tables):
     assert claims["fig3.losers_limits"].verdict == "fails"
 
 
+@pytest.mark.parametrize(("attention", "share"), [("trained", 1.0), ("trained", 0.5), ("frozen", 0.55)])
+def test_saturation_is_of_most_and_needs_attention(tables, attention, share):
+    final = tables["final"].copy()
+    growth = final.query("metric == 'weight_growth' and run == 1 and attention == @attention")
+    final.loc[growth.index, "value"] = np.where(growth["token"] < share * len(growth), 0.0, 1.0)
+    claims = {claim.id: claim.verdict for claim in Fig3(**SMALL).claims({**tables, "final": final})}
+    assert claims["fig3.saturation"] == "fails"
+
+
 def test_the_winner_must_be_the_token_of_the_largest_drive(tables):
     """One token grows in every run: the claim holds where it is the driven one, and only there."""
     for winner, verdict in (("largest", "holds"), ("smallest", "fails")):

@@ -136,7 +136,16 @@ def test_a_rebound_is_visible_and_not_there_without_attention(tables, monkeypatc
 
     monkeypatch.setattr(claims, "extremes_of", extremes)
     found = {claim.id: claim.verdict for claim in Fig4().claims(tables)}
-    assert found["fig4.eq6_rebound"] == found["fig4.script_rebound"] == verdict
+    assert found["fig4.eq6_rebound"] == found["fig4.script_rebound"] == found["fig4.caption_shape"] == verdict
+
+
+def test_two_components_out_of_order_fail(tables):
+    times = tables["half_times"].copy()
+    real = times[times["variant"] == "attention"]
+    for _, run in real.groupby("run"):
+        times.loc[run.index[[3, 4]], "value"] = run["value"].iloc[[4, 3]].to_numpy()
+    found = {claim.id: claim.verdict for claim in Fig4().claims({**tables, "half_times": times})}
+    assert found["fig4.eq6_salient_first"] == found["fig4.script_salient_first"] == "fails"
 
 
 def test_the_clock_of_the_script_is_judged_by_half_its_step(tables):

@@ -71,7 +71,7 @@ def theorem1_softmax() -> list[Claim]:
 
 
 def _lost_sign() -> Claim:
-    _, flow, mean = _balanced(0.02, balanced=True)
+    _, flow, mean = _balanced(0.001, balanced=True)
     return correct(
         id="theorem1_softmax.sign",
         source="JoMA Thm 1, softmax (main text and App. A.2)",
@@ -79,13 +79,13 @@ def _lost_sign() -> Claim:
         right="z = 1/2 sum_k (v_k^2 - |v_k|^2 bbar) + c, as in Eq. 18 (first-order right if E[g h'] = 0).",
         printed_error=_form_error(flow, mean, "printed"),
         error=_form_error(flow, mean, "signed"),
-        tolerance=0.05,
-        evidence="relative to z: 50 samples with a spread of 2 %, balanced g, zero start",
+        tolerance=2e-3,
+        evidence="relative to z: 50 samples with a spread of 0.1 %, balanced g, zero start",
     )
 
 
 def _lost_factor() -> Claim:
-    _, flow, mean = _balanced(0.02, balanced=False)
+    _, flow, mean = _balanced(0.001, balanced=False)
     return correct(
         id="theorem1_softmax.missing_term",
         source="JoMA Thm 1, softmax, Eq. 18",
@@ -94,8 +94,8 @@ def _lost_factor() -> Claim:
         "E[g db](bbar . v) is as large as what is kept unless E[g_k h'_k] = 0.",
         printed_error=_form_error(flow, mean, "signed"),
         error=_form_error(flow, mean, "corrected"),
-        tolerance=0.05,
-        evidence="relative to z: 50 samples with a spread of 2 %, E[g] = 1, zero start; printed: factor 2",
+        tolerance=2e-3,
+        evidence="relative to z: 50 samples with a spread of 0.1 %, E[g] = 1, zero start; printed: factor 2",
     )
 
 
@@ -219,23 +219,26 @@ def _opposite_nodes() -> Claim:
 def _constant_mean() -> Claim:
     """How fast ``bbar`` moves, in units of the least that the moving logits allow."""
     block, flow, x, gradient = wave_flow("softmax", temperature=0.6, name="linear", seed=3)
-    p = np.full(SAMPLES, 1 / SAMPLES)
-    ratios = []
+    p, step = np.full(SAMPLES, 1 / SAMPLES), 1e-5
+    ratios: dict[str, list[Array]] = {"flow": [], "slowest": []}
     for time, w, z in zip(flow.times, flow.weights, flow.logits, strict=True):
         d = block.directions(x, w, z, gradient, sample_weights=p, time=float(time))
-        scores = np.asarray(block.attention.scores(x, z))
-        jacobian = block.attention.jacobian(x, z)
-        speed = np.einsum("n,...nlm,...m->...l", p, jacobian, d.logits)
-        least = invariants.rigidity(scores, p) * np.linalg.norm(d.logits, axis=-1) / 0.6
-        ratios.append(np.linalg.norm(speed, axis=-1) / least)
-    worst = float(np.min(ratios))
+        b = block.attention.scores(x, z)
+        mean = b.mean(axis=1)
+        moments = mean[:, :, None] * np.eye(TOKENS) - np.einsum("snl,snm->slm", b, b) / SAMPLES
+        least = invariants.rigidity(b, p) / 0.6
+        for name, move in (("flow", d.logits), ("slowest", np.linalg.eigh(moments)[1][..., 1])):
+            moved = step * move / np.linalg.norm(move, axis=-1, keepdims=True)
+            ahead, behind = (block.attention.scores(x, z + sign * moved).mean(axis=1) for sign in (1, -1))
+            ratios[name].append(np.linalg.norm(ahead - behind, axis=-1) / (2 * step * least))
+    worst, attained = float(np.min(ratios["flow"])), float(np.abs(np.array(ratios["slowest"]) - 1).max())
     return judge(
-        worst >= 1 - 1e-9,
+        worst >= 1 - 1e-9 and attained <= 1e-6,
         id="theorem1_softmax.constant_mean",
         source="JoMA Thm 1, softmax, hypothesis",
         statement="bbar cannot stay constant while z moves: |dbbar/dt| >= lambda_2 |dz/dt| / T, lambda_2 > 0 "
         "the second eigenvalue of E[diag(b) - b b']. The hypothesis holds only for frozen attention.",
-        expected="|dbbar/dt| T / (lambda_2 |dz/dt|) at least 1 at every moment",
+        expected="|dbbar/dt| T / (lambda_2 |dz/dt|) at least 1 at every moment, 1 along that eigenvector",
         measured=worst,
         tolerance=1e-9,
         evidence="27 moments of a flow from 3 starts; proof: 1'z is constant, the kernel is constants",

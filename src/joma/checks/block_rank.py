@@ -79,11 +79,11 @@ def block_rank() -> list[Claim]:
             evidence=f"joint flow of {NODES} nodes that share z",
         ),
         judge(
-            bool(drops("block").min() > 0.01 and ends("block").min() > 1 - drops("block").min()),
+            bool(drops("block").min() > 0.01 and (ends("block") - 1 + drops("block")).min() > 0.01),
             id="block_rank.drops_and_rebounds",
             source="JoMA Sec. 4, 'the rank of lower layer matrix W will first drop ... and then bounce back'",
             statement="In the block the stable rank of W drops first and then rises again.",
-            expected="a drop of more than 1 % of its start, and a rise from there, for every mu drawn",
+            expected="a drop and a rise of more than 1 % of its start, for every mu drawn",
             measured=float(drops("block").min()),
             tolerance=0.01,
             null=flat,

@@ -119,29 +119,29 @@ def momentum() -> list[Claim]:
             )
         )
     problem, drifts = _Problem("exp"), {}
-    for value, rate in ((0.0, 1e-3), (0.8, 1e-3), (0.8, 5e-4)):
+    for value, rate in ((0.0, 2.5e-4), (0.8, 5e-4), (0.8, 2.5e-4)):
         step = rate * (1 - value)
         run = problem.train(sgd.Optimizer(kind="momentum", momentum=value), round(1.5 / rate), step, step)
         kept = first_integral(problem.attention, run.logits, run.context_weights)
         drifts[value, rate] = float((kept[-1] - kept[0]).sum())
-    ratio = drifts[0.8, 1e-3] / drifts[0.0, 1e-3]
-    halving = drifts[0.8, 1e-3] / drifts[0.8, 5e-4]
+    ratio = drifts[0.8, 2.5e-4] / drifts[0.0, 2.5e-4]
+    halving = drifts[0.8, 5e-4] / drifts[0.8, 2.5e-4]
     claims.append(
         within(
             abs(ratio / 9 - 1),
-            0.03,
+            0.01,
             id="momentum.factor",
             source=SOURCE,
             statement="Along the same course at the same effective rate, momentum drifts (1 + beta) / "
             "(1 - beta) "
             "times as far as plain descent.",
-            evidence=f"beta = 0.8, eta / (1 - beta) = 1e-3: a factor {ratio:.3f} against 9.",
+            evidence=f"beta = 0.8, eta / (1 - beta) = 2.5e-4: a factor {ratio:.3f} against 9.",
         )
     )
     claims.append(
         within(
             abs(halving / 2 - 1),
-            0.03,
+            0.01,
             id="momentum.limit",
             source=SOURCE,
             statement="Under momentum the invariant is conserved in the limit of small steps, at first "
@@ -284,7 +284,7 @@ def adam() -> list[Claim]:
         ),
         within(
             float(np.abs(ratio / pace[1:, None, None] - 1).max()),
-            0.02,
+            0.01,
             id="adam.pace",
             source=SOURCE,
             statement="While gradients keep their signs, z_l = r(n) (eta_z/eta_w) |v_kl| for all "

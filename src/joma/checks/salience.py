@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.integrate import quad
+from scipy.integrate import quad, solve_ivp
+from scipy.special import softmax
 
 from joma.claim import Claim, correct, judge, within
 from joma.dynamics.salience_flow import (
@@ -18,7 +19,6 @@ from joma.theory.salience import (
     PRINTED_BOUND,
     PRINTED_LAMBDA_BOUND,
     F,
-    R,
     asymptotic_ratio,
     convergence_ratio,
     elapsed_time,
@@ -137,7 +137,9 @@ def _bounds() -> list[Claim]:
         slope = max(slope, abs(measured - float(zeta(r, mu) - mu * F(r, mu))))
     argmax, sharp = sharp_bound()
     rng = np.random.default_rng(0)
-    remainders = R(rng.uniform(0.05, 12.0, 200), rng.uniform(0.0, 1.0, 200))
+    done, points = rng.uniform(0.0, 1.0, 400), rng.uniform(0.05, 12.0, 400)
+    done[200:] = 1 - 1e-9
+    remainders = F(done, points) + np.exp(-0.5 * points**2) * np.log1p(-done)
     reached = -np.log(1e-300)
     excess = float(elapsed_time(1.0, reached))
     printed, right = excess - np.exp(-1.0) * reached, excess - np.exp(-0.5) * reached
@@ -151,14 +153,15 @@ def _bounds() -> list[Claim]:
             evidence="central differences at three points",
         ),
         judge(
-            float(remainders.min()) >= -1e-15 and float(remainders.max()) <= sharp + 1e-12 < PRINTED_BOUND,
+            float(remainders.min()) >= -1e-15
+            and sharp - 1e-3 <= float(remainders.max()) <= sharp + 1e-12 < PRINTED_BOUND,
             id="theorem4.bound_88",
             source="JoMA Eq. 88",
             statement="0 <= F(r, mu) - exp(-mu^2/2) ln 1/(1-r) <= sqrt(pi/2) + 1 = 2.2533 (loose).",
             expected=f"at most the sharp constant max R(1, mu) = {sharp:.6f}, reached at mu = {argmax:.4f}",
             measured=float(remainders.max()),
             tolerance=0.0,
-            evidence="200 random (r, mu), mu to 12",
+            evidence="400 random mu to 12, r random or 1 - 1e-9",
         ),
         correct(
             id="theorem4.exponent_after_88",
@@ -265,10 +268,17 @@ def _ratios() -> list[Claim]:
         )
         skewed = max(skewed, abs(measured / expected - 1))
         held_back = max(held_back, abs(measured / law - 1))
-    following, logits = integrate_following_softmax(mu, [4e3, 8e3])
-    gain = np.diff(following.log_inverse_delta, axis=0)[0]
-    followed = float(gain[0] / gain[1])
+    _, logits = integrate_following_softmax(mu, [8e3])
     final = float(np.exp(logits[-1, 0] - logits[-1, 1]))
+
+    def block(_: float, state: Array) -> Array:
+        v, b = state[:3], softmax(state[3:])
+        step = 3 * (mu - v) * b
+        return np.concatenate([step, v * step - b * (v @ step)])
+
+    late = solve_ivp(block, (0, 20), np.zeros(6), "DOP853", [16.0, 20.0], rtol=1e-12, atol=1e-14).y[:3].T
+    gain = -np.diff(np.log(1 - late / mu), axis=0)[0]
+    followed = float(gain[0] / gain[1])
     return [
         correct(
             id="theorem4.remark_exponent",
@@ -319,14 +329,14 @@ def _ratios() -> list[Claim]:
         ),
         within(
             abs(followed / final - 1),
-            1e-7,
+            1e-4,
             id="theorem4.softmax_following",
             source="JoMA Thm 1 and 4 (not in the paper)",
             statement="Where bbar follows the softmax attention instead of staying constant, the ratio is "
             f"exp(z_j - z_k) of the final logits, {followed:.3f} here; Theorem 4 would have {law:.3f}.",
             null=abs(followed / law - 1),
             null_description="error of Theorem 4's ratio in the same integration",
-            evidence="mu = 2.4, 1.5, 2.0 from equal logits, by integration",
+            evidence="mu = 2.4, 1.5, 2.0 from equal logits, by integration in (v, z)",
         ),
     ]
 

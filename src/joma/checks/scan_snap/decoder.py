@@ -87,6 +87,8 @@ def snap_theorem1() -> list[Claim]:
             statement="Its coefficients iota_n and beta_nn' are positive, for classes that are alike.",
             expected="smallest coefficient above 0",
             measured=float(lowest),
+            null=wrong,
+            null_description="smallest beta/iota of classes that are not alike",
             evidence="the same flow",
         ),
         correct(

@@ -89,7 +89,7 @@ def snap_theorem4() -> list[Claim]:
         ),
         within(
             float(np.abs(measured / predicted - 1).max()),
-            0.02,
+            1e-4,
             id="snap_theorem4.overlap",
             source="Scan&Snap Thm 4, what holds instead",
             statement="d ln(f_n.f_n')/dB = -2 [kappa (1 - f_CT^2)^2 + sum_l f_l^4]; -4 only in a corner.",

@@ -47,8 +47,8 @@ def _rests(settings: BlockFlow, table: pd.DataFrame) -> list[Claim]:
             tolerance=1e-3,
             evidence=f"{runs}; largest component, |mu| = 1; least printed error of the {len(told)} runs "
             f"whose laws differ by {APART:g}; errors from {rests[near].min():.1e} to {rests[near].max():.1e}",
-            null=float(rests["uniform's rest on the sample before"].median()),
-            null_description="where uniform attention rests on another sample of the same law, median",
+            null=float(rests["uniform's rest on the sample before"].min()),
+            null_description="where uniform attention rests on another sample of the same law, least",
         ),
         correct(
             id="block_flow.rests_sharp",
@@ -63,25 +63,21 @@ def _rests(settings: BlockFlow, table: pd.DataFrame) -> list[Claim]:
             "rests on a sample: started elsewhere, uniform attention ends up to "
             f"{rests['sharp: distance of two rests'].max():.1e} away (median "
             f"{rests['sharp: distance of two rests'].median():.1e})",
-            null=float(rests["uniform's rest on the sample before"].median()),
-            null_description="where uniform attention rests on another sample of the same law, median",
         ),
         within(
             float(rests["drift of z - kappa v^2/2"].max()),
-            1e-3,
+            1e-6,
             id="block_flow.invariant",
             source="JoMA Thm 1",
             statement="z = kappa v^2/2 holds along the sampled block's flow, across the kinks of its gate.",
-            null=float(rests[far].min()),
-            null_description="the least distance between v and v e^z at rest: what z = 0 would make 0",
             evidence=runs,
         ),
         judge(
-            bool((rests["rebound"] > 0).all()),
+            bool(rests["rebound"].min() > rests["rebound, frozen"].max()),
             id="block_flow.bounces",
             source="JoMA Sec. 4, 'the attention dips and bounces back'",
             statement="The sampled block's attention entropy ends above its least value, in every run.",
-            expected="a rebound above 0",
+            expected="a rebound above any of frozen attention",
             measured=float(rests["rebound"].min()),
             null=float(rests["rebound, frozen"].max()),
             null_description="attention frozen at uniform, the same samples",
@@ -104,11 +100,11 @@ def _courses(table: pd.DataFrame) -> list[Claim]:
     spread = {name: float(one["value"].max() / one["value"].min()) for name, one in half.items()}
     return [
         judge(
-            off["corrected law"] < 0.25 < 0.5 < off["Eq. 6"],
+            off["corrected law"] < 0.25 and rebounds["Eq. 6"] < 0.5 * rebounds["block"],
             id="block_flow.depth",
             source="JoMA Fig. 4, Eq. 6",
-            statement="The block's bounce is as deep as the corrected flow's, v' = C (mu - v e^z) o e^z, "
-            "and not as Eq. 6's.",
+            statement="The corrected flow, v' = C (mu - v e^z) o e^z, gives the depth of the block's bounce "
+            "to a quarter; Eq. 6 misses more than half of it.",
             expected="relative error below 0.25, what the linear model of the drift costs from so far; "
             "Eq. 6's above 0.5",
             measured=off["corrected law"],
@@ -145,7 +141,7 @@ def _rates(table: pd.DataFrame) -> Claim:
         right="By ((1 + W_j) e^{W_j})/((1 + W_k) e^{W_k}) where C is a multiple of I.",
         printed_error=abs(float(exact["printed"] / exact["measured"]) - 1),
         error=abs(float(exact["law"] / exact["measured"]) - 1),
-        tolerance=1e-3,
+        tolerance=1e-6,
         null=abs(float(exact["law"] / exact["frozen"]) - 1),
         null_description="the error of that law for frozen attention, whose rates are C's",
         evidence=f"eigenvalues at rest of the population's block; measured over law with other C: {others}",
@@ -188,8 +184,8 @@ def _centres(settings: BlockFlow, table: pd.DataFrame) -> Claim:
         expected="sine of the angle to the nearest centre below 0.05, in the median over draws",
         measured=float(near.max()),
         tolerance=0.05,
-        null=float(sines["sine of a random direction"].median()),
-        null_description="a random direction",
+        null=float(sines.groupby("run")["sine of a random direction"].median().min()),
+        null_description="random directions, least of the medians",
         evidence=f"{settings.seeds} draws; "
         + ", ".join(f"{name}: {value:.3f}" for name, value in near.items()),
     )
@@ -200,21 +196,21 @@ def _law(law: pd.DataFrame, phases: pd.DataFrame) -> list[Claim]:
     dip = law[law["metric"] == "dip"].pivot_table(index="draw", columns="run", values="value")
     deep = rebound[rebound["flow"] > 0.05]
     error = (deep["law"] / deep["flow"] - 1).abs()
-    shuffled = np.roll(deep["flow"].to_numpy(), 1)
+    others = [(deep["law"] / np.roll(deep["flow"], shift) - 1).abs().max() for shift in range(1, len(deep))]
     every = phases[phases["metric"] == "rebound"]
     wide, alike = every[every["spread"] < 1], every[every["spread"] == 1]
     return [
         judge(
-            bool(len(deep) > 10 and error.max() <= 0.1),
+            bool(len(deep) > 10 and error.max() <= 0.01),
             id="block_flow.law",
             source="JoMA Fig. 4, of the block",
             statement="The bounce's depth follows from mu in closed form, without integration, wherever it "
             "exceeds 0.05 nats.",
-            expected="relative error at most 0.1",
+            expected="relative error at most 0.01",
             measured=float(error.max()),
-            tolerance=0.1,
-            null=float(np.median(np.abs(deep["law"] / shuffled - 1))),
-            null_description="the law of one draw beside the flow of another, median",
+            tolerance=0.01,
+            null=float(min(others)),
+            null_description="the law of one draw beside the flow of another, least of all cyclic shifts",
             evidence=f"{len(deep)} of {len(rebound)} random mu, drawn after the law was fixed; median error "
             f"{error.median():.1e}; of the dip at most {(dip['law'] - dip['flow']).abs().max():.4f} nats",
         ),
@@ -222,8 +218,7 @@ def _law(law: pd.DataFrame, phases: pd.DataFrame) -> list[Claim]:
             bool(min(wide["value"].min(), rebound["flow"].min()) > alike["value"].abs().max()),
             id="block_flow.always",
             source="JoMA Sec. 4",
-            statement="The block bounces at every saliency and spread; visibly only where W is large: no "
-            "condition decides whether, only how deep.",
+            statement="The block bounces at every saliency and spread.",
             expected="a rebound above the null's all over the phase diagram, and for every random mu",
             measured=float(min(wide["value"].min(), rebound["flow"].min())),
             null=float(alike["value"].abs().max()),
