@@ -113,6 +113,7 @@ def test_a_drift_of_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
         (_softmax_invariants.invariants, "softmax_logits", _softmax_invariants._lost_factor, "missing_term"),
         (_softmax_invariants.invariants, "rigidity", _softmax_invariants._constant_mean, "constant_mean"),
         (critical_points, "equation_58", critical_points.lemma4, "laplace_boundary"),
+        (salience, "lemma_7_maximum", salience.lemma7, "bound"),
         (salience, "F", salience._bounds, "bound_88"),
         (block_flow.block_salience, "convergence_rate", block_flow._rates, "ratio"),
         (optimizers, "adam_pace", optimizers.adam, "pace"),

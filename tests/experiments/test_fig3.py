@@ -49,6 +49,7 @@ def test_attention_makes_components_saturate_and_nothing_else_does(tables):
     assert abs(claims["fig3.losers_order"].null) < 0.5
     # Both ends of the smooth classes win, and softmax's losers go beyond the limits for exp attention.
     assert claims["fig3.one_winner"].verdict == "fails"
+    assert "2 to 2 tokens still grow" in claims["fig3.one_winner"].evidence
     assert claims["fig3.losers_limits"].verdict == "fails"
 
 

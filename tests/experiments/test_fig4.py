@@ -127,16 +127,19 @@ def test_two_components_and_other_draws():
     ("rebound", "null", "verdict"),
     [(0.1, 0.00999, "holds"), (0.0999, 0.0, "fails"), (0.5, 0.01001, "fails")],
 )
-def test_a_rebound_is_visible_and_not_there_without_attention(tables, monkeypatch, rebound, null, verdict):
+def test_dip_and_rebound_are_visible_and_not_there_in_their_nulls(
+    tables, monkeypatch, rebound, null, verdict
+):
     """VISIBLE is 0.1 nats; the null must stay below a tenth of that."""
 
     def extremes(tables, run, variant, temperature):
-        size = {"attention": rebound, "no attention": null}.get(variant, 0.0)
+        size = rebound if variant == "attention" else null
         return {"start": 2.0, "minimum": 1.0, "argmin": 1.0, "end": 2.0, "drop": size, "rebound": size}
 
     monkeypatch.setattr(claims, "extremes_of", extremes)
     found = {claim.id: claim.verdict for claim in Fig4().claims(tables)}
-    assert found["fig4.eq6_rebound"] == found["fig4.script_rebound"] == found["fig4.caption_shape"] == verdict
+    names = ("eq6_dip", "eq6_rebound", "script_dip", "script_rebound", "caption_shape")
+    assert {found[f"fig4.{name}"] for name in names} == {verdict}
 
 
 def test_two_components_out_of_order_fail(tables):
@@ -146,6 +149,12 @@ def test_two_components_out_of_order_fail(tables):
         times.loc[run.index[[3, 4]], "value"] = run["value"].iloc[[4, 3]].to_numpy()
     found = {claim.id: claim.verdict for claim in Fig4().claims({**tables, "half_times": times})}
     assert found["fig4.eq6_salient_first"] == found["fig4.script_salient_first"] == "fails"
+
+
+def test_the_spread_of_a_clock_is_that_of_the_worst_iteration():
+    told = {"exponent": "v^2/2", "step": [1, 1, 2, 2], "value": [1.0, 1.1, 3.0, 3.1]}
+    spread = claims._clock_spread({"clocks": pd.DataFrame(told)}, "v^2/2")
+    assert spread == pytest.approx(0.1 / 1.05)
 
 
 def test_the_clock_of_the_script_is_judged_by_half_its_step(tables):

@@ -70,7 +70,10 @@ def lemma7() -> list[Claim]:
     grid = lemma_7(np.linspace(0, 30, 30001))
     return [
         judge(
-            float(grid.min()) >= 0 and float(grid.max()) <= 1 and error < 1e-12,
+            float(grid.min()) >= 0
+            and abs(float(grid.max()) - maximum) < 1e-6
+            and maximum <= 1
+            and error < 1e-12,
             id="lemma7.bound",
             source="JoMA Lemma 7",
             statement="0 <= exp(-y^2/2) int_0^y exp(x^2/2) dx <= 1 for y >= 0 (loose).",
