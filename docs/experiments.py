@@ -26,7 +26,8 @@ WIDEST = 1400
 HEAD = """# Experiments
 
 Each is one command, `joma run NAME`, with the presets `quick` (about two minutes on two cores) and `paper`
-(the paper's own scale). What their claims came to stands in [What was found](../findings.md) and in
+(the paper's own scale). Costs are processor time, measured by `python docs/costs.py`; those with "about" are
+estimates for two cores. What their claims came to stands in [What was found](../findings.md) and in
 [Every claim and its null](../claims.md). These pages are written by `python docs/experiments.py`.
 
 | experiment | reproduces | about | costs |
@@ -50,7 +51,7 @@ def written(value: Value) -> str:
 def page(name: str) -> str:
     """An experiment's page in Markdown."""
     kind: type[Experiment] = catalog.find(name)
-    cost = ", ".join(f"{preset}: {time}" for preset, time in kind.cost.items())
+    cost = ", ".join(f"{preset}: {time}" for preset, time in kind.costs().items())
     lines = [f"# {name}: {kind.title}\n", f"{kind.reproduces}. It costs ({cost}).\n"]
     lines += ["```sh", *(f"joma run {name} --preset {preset}" for preset in kind.presets), "```\n"]
     lines.append(plain(kind.__doc__ or "") + "\n")
@@ -73,7 +74,7 @@ def index() -> str:
     rows = []
     for name in catalog.names():
         kind = catalog.find(name)
-        cost = "; ".join(f"{preset}: {time}" for preset, time in kind.cost.items())
+        cost = "; ".join(f"{preset}: {time}" for preset, time in kind.costs().items())
         rows.append(f"| [{name}]({name}.md) | {kind.reproduces} | {kind.title} | {cost} |\n")
     return HEAD + "".join(rows)
 

@@ -18,6 +18,7 @@ from joma.cli import instruments
 from joma.cli.commands import COMMANDS
 from joma.cli.options import JobCall
 from joma.experiments import catalog
+from joma.instruments.catalog import INSTRUMENTS
 from joma.runs.directory import read_run, run_experiment
 
 pytest.importorskip("transformers")
@@ -169,6 +170,9 @@ def test_help_is_for_the_eye(command: str, capsys: pytest.CaptureFixture[str]) -
         options = [line.split()[0] for line in shown.splitlines() if line.strip().startswith("--")]
         assert options
         assert not [option for option in options if "_" in option]
+        if command in ("run", *INSTRUMENTS):
+            assert "It costs" in shown
+            assert "unknown" not in shown
 
 
 def test_suggestions_are_options_of_this_command(capsys: pytest.CaptureFixture[str]) -> None:

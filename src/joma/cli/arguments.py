@@ -29,6 +29,8 @@ class Grammar:
     """``run fig6``"""
     description: str
     fields: Mapping[str, Field]
+    cost: str = ""
+    """What it costs, said below the options."""
 
     def values(self, words: Iterable[str]) -> dict[str, Value] | None:
         """What the words set; None where they ask for help.
@@ -120,6 +122,7 @@ class Grammar:
         parser = _Parser(
             prog=f"joma {self.command}",
             description=self.description,
+            epilog=self.cost,
             argument_default=argparse.SUPPRESS,
             add_help=False,
             allow_abbrev=False,

@@ -8,7 +8,7 @@ from pathlib import Path
 from joma.checks.catalog import run_checks
 from joma.cli.options import DemoOptions
 from joma.experiments import catalog
-from joma.experiments.tour import TOUR, probed_decoder
+from joma.experiments.tour import TOUR, decoder_runs
 from joma.files import user_path
 from joma.progress import Progress
 from joma.reporting.page import write_report
@@ -31,7 +31,7 @@ def run_demo(directory: Path, *, overwrite: bool = False, quiet: bool = False) -
         if not quiet:
             print(text, file=sys.stderr, flush=True)
 
-    say("theory: every theorem, lemma and erratum, computed afresh (about 15 s)")
+    say("theory: every theorem, lemma and erratum, computed afresh")
     checked = write_claims(
         directory / "check",
         name="check",
@@ -42,7 +42,7 @@ def run_demo(directory: Path, *, overwrite: bool = False, quiet: bool = False) -
     runs: list[Run] = []
     for name in TOUR:
         experiment = catalog.find(name)
-        say(f"{name}: {experiment.title} ({experiment.cost['quick']})")
+        say(f"{name}: {experiment.title} ({experiment.costs()['quick']})")
         runs.append(
             run_experiment(
                 experiment.from_preset("quick"),
@@ -52,6 +52,6 @@ def run_demo(directory: Path, *, overwrite: bool = False, quiet: bool = False) -
                 quiet=quiet,
             )
         )
-    say("probe: a decoder trained on the spot, measured as any model is (about 30 s)")
-    probed = probed_decoder(directory / "probe", overwrite=overwrite, quiet=quiet)
-    return write_report([*reversed(runs), probed, checked], directory / "report.html")
+    say("monitor, track, probe: a decoder trained on the spot, measured as any model is")
+    decoder = decoder_runs(directory, overwrite=overwrite, quiet=quiet)
+    return write_report([*reversed(runs), *decoder, checked], directory / "report.html")

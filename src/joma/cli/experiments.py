@@ -23,7 +23,13 @@ def read(command: str, summary: str, words: list[str]) -> JobCall | None:
         raise InputError("run: name the experiment first, then its settings (see: joma list).")
     experiment = catalog.find(words[0])
     name, words = f"run {words[0]}", words[1:]
-    grammar = Grammar(name, _first_paragraph(experiment), together(RunOptions, experiment))
+    cost = ", ".join(f"{preset} {time}" for preset, time in experiment.costs().items())
+    grammar = Grammar(
+        name,
+        _first_paragraph(experiment),
+        together(RunOptions, experiment),
+        f"It costs (processor time of one core): {cost}.",
+    )
     given = grammar.values([word for word in words if word not in ("-h", "--help")]) or {}
     given = {**configured(given, experiment, RunOptions.fields()["preset"]), **given}
     preset = str(given.pop("preset", "quick"))

@@ -8,17 +8,30 @@ from joma.cli.arguments import Grammar
 from joma.cli.config import configured
 from joma.cli.options import InstrumentOptions, JobCall, TrackOptions, divided, together
 from joma.cli.piped import PIPED, piped_text
+from joma.costs import TOKENS, all_measured, in_words
 from joma.files import user_path
 from joma.instruments.catalog import INSTRUMENTS
 
+_COSTS = {
+    "probe": "all sections on {tokens:,} tokens {probe}; --weights {weights}.",
+    "track": "a checkpoint on {tokens:,} tokens {track}; --dry-run says it for yours.",
+    "neurons": "{tokens:,} tokens, read by three untrained networks, too, {neurons}.",
+}
 _OPTIONS: dict[str, type[InstrumentOptions]] = {"track": TrackOptions}
+
+
+def _cost(command: str) -> str:
+    times = dict.fromkeys(("probe", "weights", "track", "neurons"), "unknown")
+    times |= {name: in_words(seconds) for name, seconds in all_measured("instruments").items()}
+    size = "It costs, with a model of 135 million parameters, in processor time, and more in proportion: "
+    return size + _COSTS[command].format(tokens=TOKENS, **times)
 
 
 def read(command: str, summary: str, words: list[str]) -> JobCall | None:
     """An instrument with its settings; None where help was asked for, and shown."""
     kind = INSTRUMENTS[command]
     options_of = _OPTIONS.get(command, InstrumentOptions)
-    grammar = Grammar(command, summary, together(options_of, kind))
+    grammar = Grammar(command, summary, together(options_of, kind), _cost(command))
     given = grammar.values(words)
     if given is None:
         print(grammar.help({"out": f"runs/{command}-MODEL"}), end="")

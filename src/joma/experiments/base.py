@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from joma.costs import in_words, measured
 from joma.errors import InputError, nearest, shown
 from joma.runs.job import Job
 from joma.settings import Value
@@ -21,8 +22,8 @@ from joma.settings import Value
 class Experiment(Job, ABC):
     """One figure or table of a paper, or one question to it; the defaults are the preset ``quick``."""
 
-    cost: ClassVar[Mapping[str, str]]
-    """Preset -> what it takes on two cores: ``{"quick": "2 min", "paper": "3 h"}``."""
+    cost: ClassVar[Mapping[str, str]] = {}
+    """Preset -> what it takes on two cores, estimated, where it was not measured: ``{"paper": "3 h"}``."""
     presets: ClassVar[Mapping[str, Mapping[str, Value]]]
     """Preset -> the settings that differ from the defaults. ``quick`` is ``{}``."""
 
@@ -52,6 +53,16 @@ class Experiment(Job, ABC):
         if preset and preset not in cls.presets:
             raise InputError(f"{cls.name()} has no preset {shown(preset)}; {nearest(preset, cls.presets)}")
         return cls.presets[preset] if preset else {}
+
+    @classmethod
+    def costs(cls) -> dict[str, str]:
+        """Preset -> processor time as measured, ``50 s``, or as estimated for two cores, ``about 3 h``."""
+        found = measured(cls.name())
+        quick = None if found is None else in_words(found)
+        return {
+            preset: quick if quick and not values else f"about {cls.cost[preset]}"
+            for preset, values in cls.presets.items()
+        }
 
     @classmethod
     def from_preset(cls, preset: str = "quick", **settings: Value) -> Self:

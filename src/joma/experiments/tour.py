@@ -1,53 +1,82 @@
-"""The tour's own model: a decoder trained on the spot, probed as any user's model is."""
+"""The tour's own model: a decoder monitored while it trains, tracked along its checkpoints, then probed."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch.nn.functional import cross_entropy
+
+from joma.data.text import Batches
 from joma.experiments.decoders import tokens_of
 from joma.instruments.probe.run import write_probe
+from joma.instruments.track import TrackRun
 from joma.models.decoder import Decoder
-from joma.probes.probe import Probe, probe
+from joma.probes.live.folder import is_monitored
+from joma.probes.live.monitor import Monitor
+from joma.probes.probe import probe
 from joma.progress import Progress
-from joma.runs.directory import Run, find_runs, read_run
-from joma.training.evaluation import HeldOutText
-from joma.training.loop import Recipe, reproducible, train
+from joma.reporting.monitored import monitored_run
+from joma.runs.directory import Run, find_runs, read_run, run_experiment
+from joma.training.loop import reproducible
 
 TOUR = ("fig4", "fig2", "snap_phases", "theorem5", "latent_depth", "fig6")
 """One or two of each family, quick ones, so that the tour stays within minutes; fig6 is the main job."""
 
 CORPUS, VOCABULARY, LENGTH = "world-english-bible", 2000, 35
+CHECKPOINTS = 12
 
 
-def probed_decoder(
-    directory: Path, *, steps: int = 500, layers: int = 2, overwrite: bool = False, quiet: bool = False
-) -> Run:
-    """Train a small decoder on the demo's text and probe it on text that it has not seen.
+def decoder_runs(
+    directory: Path, *, steps: int = 600, layers: int = 2, overwrite: bool = False, quiet: bool = False
+) -> list[Run]:
+    """A small decoder as three runs: probed on text that it has not seen, tracked along its checkpoints, and
+    monitored while it trained.
 
-    A directory that holds the finished run already is read.
+    They lie in ``probe``, ``track`` and ``monitor``, the checkpoints in ``decoder``. What is finished is
+    read.
     """
-    if directory.is_dir() and find_runs(directory) and not overwrite:
-        return read_run(directory)
     progress = Progress(quiet=quiet)
-    return write_probe(_trained_and_probed(steps, layers, progress), directory, overwrite=overwrite)
+    place = directory / "probe"
+    if overwrite or not (place.is_dir() and find_runs(place)):
+        _train_and_probe(directory, steps, layers, progress, overwrite)
+    series = TrackRun.of(model=str(directory / "decoder"))
+    tracked = run_experiment(series, directory / "track", overwrite=overwrite, quiet=quiet)
+    return [read_run(place), tracked, monitored_run(directory / "monitor")]
 
 
-def _trained_and_probed(steps: int, layers: int, progress: Progress) -> Probe:
+def _train_and_probe(directory: Path, steps: int, layers: int, progress: Progress, overwrite: bool) -> None:
+    if is_monitored(directory / "monitor"):  # of a training that was cut short
+        shutil.rmtree(directory / "monitor")
     text = tokens_of(CORPUS, "words", VOCABULARY)
-    held_out = HeldOutText(text, length=LENGTH, most_windows=20)
-    recipe = Recipe(steps=steps, learning_rate=1e-3, length=LENGTH)
-
     with reproducible(0):
         model = Decoder(
             text.vocabulary_size, layers=layers, width=128, hidden=128, heads=2, dropout=0.2, longest=LENGTH
         )
-        train(
-            model,
-            text,
-            recipe,
-            measure=held_out.measure,
-            measure_at=[steps],
-            progress=progress,
-            label="a decoder to probe",
-        )
-        return probe(model.eval(), text.validation[: 64 * LENGTH], length=LENGTH, progress=progress)
+        _train(model, Batches(text.training, 20, LENGTH, "random", 0), steps, directory, progress)
+        found = probe(model.eval(), text.validation[: 64 * LENGTH], length=LENGTH, progress=progress)
+    write_probe(found, directory / "probe", overwrite=overwrite)
+
+
+def _train(model: Decoder, batches: Batches, steps: int, directory: Path, progress: Progress) -> None:
+    """A plain loop, as a user's: a monitor beside it, and checkpoints that are closer at first."""
+    saved = {0, *np.geomspace(min(10, steps), steps, CHECKPOINTS).round().astype(int).tolist()}
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    with Monitor(model, every=10, ranks_every=5, steps=steps, folder=directory / "monitor") as monitor:
+        for step in progress.track(range(steps + 1), "a decoder to look into"):
+            if step in saved:
+                folder = directory / "decoder" / f"checkpoint-{step}"
+                folder.mkdir(parents=True, exist_ok=True)
+                save_file(model.state_dict(), folder / "model.safetensors")
+            if step == steps:
+                break
+            inputs, targets = batches[step]
+            loss = cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            monitor.step(step, loss=loss)

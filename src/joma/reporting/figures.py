@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from joma.runs.style import PALETTE, style
 
-__all__ = ["PALETTE", "ink", "panels", "square_root_steps", "style"]
+__all__ = ["PALETTE", "ink", "panels", "shade", "square_root_steps", "style"]
 
 
 def panels(
@@ -30,6 +30,11 @@ def panels(
 def ink() -> str:
     """The theme's text colour, for lines that other plots would draw in black."""
     return str(mpl.rcParams["text.color"])
+
+
+def shade(number: int, total: int) -> tuple[float, float, float, float]:
+    """The colour of one of so many layers, seen on light and on dark paper."""
+    return mpl.colormaps["viridis"](0.25 + 0.65 * number / max(1, total - 1))
 
 
 def square_root_steps(axis: Axes, last: int) -> None:

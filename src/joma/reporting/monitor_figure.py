@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from joma.probes.live.messages import LARGE_LOGIT, LOW_ENTROPY, Kind, Message
 from joma.probes.live.weights import LOWER, QUERY_KEY
@@ -21,22 +22,26 @@ _MARKS: dict[Kind, tuple[str, str, str]] = {
     "spike": ("o", PALETTE[2], "spike that is over"),
 }
 _TICKS = 12
+LEAST_RANGE = 1.5
+"""Largest over smallest value from which on a scale of decades shows something."""
+PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 
 
 def draw_monitor(table: pd.DataFrame, messages: Sequence[Message]) -> Figure:
-    """One time axis: loss and gradient norm with all messages, entropy and largest logit of each head, ranks.
+    """One time axis: loss with all messages, gradient norm, entropy and largest logit of each head, ranks.
 
     A row of a heat map is a head, layer by layer; blue is attention on few keys, and large logits.
     """
     figure: Figure
-    figure, axes = panels(4, 1, width=9.5, height=2.3, sharex=True)
-    loss, entropy, logit, ranks = axes[:, 0]
+    figure, axes = panels(5, 1, width=9.5, height=2.0, sharex=True)
+    loss, norm, entropy, logit, ranks = axes[:, 0]
     _losses(loss, table)
+    _norms(norm, table)
     _heat_map(figure, entropy, table, "normalised_entropy", "attention entropy / log n", Normalize(0, 1))
     _heat_map(figure, logit, table, "largest_logit", "largest logit", LogNorm(1, LARGE_LOGIT))
     _ranks(ranks, table)
     _told(loss, messages)
-    for axis in (entropy, logit, ranks):
+    for axis in (norm, entropy, logit, ranks):
         for message in messages:
             if message.kind in ("alarm", "not valid"):
                 axis.axvline(message.step, color=_MARKS[message.kind][1], lw=1, ls="--")
@@ -47,15 +52,32 @@ def draw_monitor(table: pd.DataFrame, messages: Sequence[Message]) -> Figure:
 def _losses(axis: Axes, table: pd.DataFrame) -> None:
     own = table[table["metric"] == "loss"].sort_values("step")
     axis.plot(own["step"], own["value"], color=PALETTE[0], lw=1, label="loss")
-    norms = table[table["metric"] == "gradient_norm"].sort_values("step")
-    if len(norms):
-        right = axis.twinx()
-        right.plot(norms["step"], norms["value"], color=ink(), lw=0.6, alpha=0.4)
-        right.set(ylabel="gradient norm (grey)", yscale="log")
-        right.grid(visible=False)
-    axis.set(ylabel="loss")
+    axis.set(ylabel="loss", title="loss")
     if own.empty:
         _nothing(axis, "no loss was told")
+
+
+def _norms(axis: Axes, table: pd.DataFrame) -> None:
+    own = table[table["metric"] == "gradient_norm"].sort_values("step")
+    axis.set_title("gradient norm")
+    if own.empty:
+        _nothing(axis, "no gradient was there")
+        return
+    axis.plot(own["step"], own["value"], color=ink(), lw=0.7)
+    axis.set_ylabel("norm")
+    low, high = own["value"].min(), own["value"].max()
+    if high < LEAST_RANGE * low:  # clipped: all the same but for rounding
+        axis.set_ylim(0, LEAST_RANGE * high)
+    else:
+        _logarithmic(axis)
+
+
+def _logarithmic(axis: Axes) -> None:
+    axis.set_yscale("log")
+    axis.yaxis.set_major_formatter(PLAIN)
+    axis.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+    low, high = axis.get_ylim()
+    axis.yaxis.set_minor_formatter(PLAIN if high < 100 * low else NullFormatter())
 
 
 def _told(axis: Axes, messages: Sequence[Message]) -> None:
@@ -112,14 +134,15 @@ def _ranks(axis: Axes, table: pd.DataFrame) -> None:
     if own.empty:
         _nothing(axis, "no stable rank was read")
         return
-    for module, colour, words in ((LOWER, PALETTE[0], "lower MLP"), (QUERY_KEY, PALETTE[1], "W_Q^T W_K")):
+    for module, colour, words in ((LOWER, PALETTE[0], "lower MLP"), (QUERY_KEY, PALETTE[1], "$W_Q^T W_K$")):
         lines = own[own["module"] == module].groupby("layer")
         for number, (_, line) in enumerate(lines):
             line = line.sort_values("step")
             axis.plot(
                 line["step"], line["value"], ".-", color=colour, lw=0.9, label=words if number == 0 else None
             )
-    axis.set(ylabel="stable rank", yscale="log")
+    axis.set_ylabel("stable rank")
+    _logarithmic(axis)
     axis.legend(loc="best", ncols=2)
 
 

@@ -7,12 +7,14 @@ from pathlib import Path
 import pandas as pd
 
 from joma.files import whole_file
+from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.probes.live.folder import is_monitored, read_facts, read_messages, read_table
 from joma.probes.live.messages import Message
 from joma.reporting.monitor_figure import draw_monitor
 from joma.runs.directory import Run
 from joma.runs.style import style
 
+_COURSES = (("loss", "the loss", ""), (ATTENTION_ENTROPY, "mean attention entropy", " nats"))
 _FIGURES = {"light": "figure.png", "dark": "figure-dark.png"}
 
 
@@ -47,8 +49,25 @@ def monitored_run(directory: Path) -> Run:
 
 
 def _answer(table: pd.DataFrame, messages: list[Message]) -> list[str]:
-    last = int(table["step"].max()) if len(table) else -1
-    count = {kind: sum(message.kind == kind for message in messages) for kind in ("alarm", "state")}
-    first = f"At step {last}: {count['alarm']} alarms and {count['state']} state messages."
+    if table.empty:
+        return ["Nothing was looked at yet."]
+    courses = [_course(table, *course) for course in _COURSES]
+    course = " and ".join(filter(None, courses))
+    kinds = [message.kind for message in messages]
+    told = f"{_count(kinds.count('alarm'), 'alarm')} and {_count(kinds.count('state'), 'state message')}"
+    first = f"Up to step {int(table['step'].max())}: {told}{course and '; '}{course}."
     alarms = [message for message in messages if message.kind == "alarm"]
     return [first, *(["The first alarm: " + alarms[0].sentence()] if alarms else [])]
+
+
+def _course(table: pd.DataFrame, metric: str, words: str, unit: str) -> str:
+    """Where the mean over heads began and where it stands."""
+    means = table[table["metric"] == metric].groupby("step")["value"].mean().dropna()
+    if len(means) < 2:
+        return ""
+    first, last = means.iloc[0], means.iloc[-1]
+    return f"{words} {'fell' if last < first else 'rose'} from {first:.3g} to {last:.3g}{unit}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"

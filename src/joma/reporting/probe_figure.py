@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -13,7 +12,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarForm
 from numpy.typing import NDArray
 
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
-from joma.reporting.figures import PALETTE, ink, panels
+from joma.reporting.figures import PALETTE, ink, panels, shade
 
 _LINES_SHOWN = 6
 _PANELS_IN_A_ROW = 3
@@ -115,17 +114,13 @@ def _by_position(axes: Axes, table: pd.DataFrame) -> None:
     layers = list(rows["row"].unique())[:: max(1, -(-rows["row"].nunique() // _LINES_SHOWN))]
     for number, layer in enumerate(layers):
         mean = rows[rows["row"] == layer].groupby("seen")["value"].mean()
-        axes.plot(mean.index, mean, color=_shade(number, len(layers)), label=f"layer {layer}")
+        axes.plot(mean.index, mean, color=shade(number, len(layers)), label=f"layer {layer}")
     seen = np.sort(rows["seen"].unique())
     axes.plot(seen, np.log(seen), color=ink(), lw=1, ls=":", label="uniform over keys seen")
     axes.set_xscale("log")
     axes.set_xlabel("position (keys seen)")
     axes.set_ylabel("nats")
     axes.legend(loc="upper left")
-
-
-def _shade(number: int, total: int) -> tuple[float, float, float, float]:
-    return mpl.colormaps["viridis"](0.25 + 0.65 * number / max(1, total - 1))
 
 
 def _rank_profile(axes: Axes, table: pd.DataFrame) -> None:

@@ -32,7 +32,7 @@ class Cdag(Experiment):
 
     title = "Do back-propagated gradients hand lower latents down? The CDAG theorem inside a network"
     reproduces = "JoMA, appended draft (CDAG), Theorem 1 and its recursion"
-    cost = {"quick": "30 s", "paper": "6 min"}
+    cost = {"paper": "6 min"}
     presets = {
         "quick": {},
         "paper": {"seeds": 8, "samples": 4000, "steps": 2000, "width": 48},

@@ -51,7 +51,7 @@ class Embeddings(Experiment):
 
     title = "Theorem 1 with trained embeddings and with logits from W_Q, W_K"
     reproduces = "JoMA Sec. 7 (training embedding vectors; self-attention computed from embeddings)"
-    cost = {"quick": "40 s", "paper": "5 min"}
+    cost = {"paper": "5 min"}
     presets = {
         "quick": {},
         "paper": {"tokens": 20, "dimension": 32, "classes": 10, "seeds": 5},

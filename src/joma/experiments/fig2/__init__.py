@@ -31,7 +31,7 @@ class Fig2(Experiment):
 
     title = "Theorem 1 under softmax attention: high correlation, wrong scale"
     reproduces = "JoMA Fig. 2"
-    cost = {"quick": "3 s", "paper": "10 s"}
+    cost = {"paper": "10 s"}
     presets = {"quick": {}, "paper": {"runs": 20}}
 
     runs: int = setting(5, "number of seeds, trained side by side", at_least=1, at_most=1000)

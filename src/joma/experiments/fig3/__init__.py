@@ -30,7 +30,7 @@ class Fig3(Experiment):
 
     title = "Winner takes all under softmax attention: who grows, who saturates, where"
     reproduces = "JoMA Fig. 3"
-    cost = {"quick": "5 s", "paper": "20 s"}
+    cost = {"paper": "20 s"}
     presets = {"quick": {}, "paper": {"runs": 20}}
 
     runs: int = setting(5, "number of seeds, trained side by side", at_least=1, at_most=1000)

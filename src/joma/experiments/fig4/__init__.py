@@ -34,7 +34,6 @@ class Fig4(Experiment):
 
     title = "Eq. 6 (not the block): salient first; entropy dips and rebounds (two dynamics)"
     reproduces = "JoMA Fig. 4"
-    cost = {"quick": "3 s", "paper": "3 s"}
     presets = {"quick": {}, "paper": {}}
 
     components: int = setting(10, "number of components of v", at_least=2, at_most=1000)

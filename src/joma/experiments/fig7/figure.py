@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
 from joma.experiments.fig7 import Fig7
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
-from joma.reporting.figures import PALETTE, panels
+from joma.reporting.figures import PALETTE, panels, shade
 
 _PANELS = {
     ("stable_rank", "lower"): "stable rank, lower MLP",
@@ -24,10 +23,7 @@ def draw(settings: Fig7, tables: Mapping[str, pd.DataFrame]) -> Figure:
     figure: Figure
     figure, axes = panels(1, 3, width=4.4, height=3.4)
     layers = sorted(curves["layer"].unique())
-    colours = {
-        layer: mpl.colormaps["viridis"](0.05 + 0.85 * number / max(1, len(layers) - 1))
-        for number, layer in enumerate(layers)
-    }
+    colours = {layer: shade(number, len(layers)) for number, layer in enumerate(layers)}
     for place, ((metric, matrix), title) in zip(axes[0], _PANELS.items(), strict=False):
         rows = curves[(curves["metric"] == metric) & (curves["matrix"] == matrix)]
         for layer, one in rows.groupby("layer"):

@@ -26,7 +26,6 @@ class Fig9(Experiment):
 
     title = "G(y), Eq. 58, and which data laws have critical points"
     reproduces = "JoMA Fig. 9"
-    cost: ClassVar[Mapping[str, str]] = {"quick": "2 s", "paper": "2 s"}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"quick": {}, "paper": {}}
 
     dimensions: tuple[int, ...] = setting(

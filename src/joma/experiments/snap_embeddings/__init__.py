@@ -42,7 +42,7 @@ class SnapEmbeddings(Experiment):
 
     title = "the one-layer data with ordinary embeddings: what free Y and Z hide"
     reproduces = "Scan&Snap slides, reparametrisation (Y and Z as independent variables)"
-    cost = {"quick": "10 s", "paper": "3 min"}
+    cost = {"paper": "3 min"}
     presets = {"quick": {}, "paper": {"distinct": 10, "seeds": 10, "end": 300.0, "width": 16}}
     last_tokens: int = setting(2, "number of last tokens", at_least=2)
     next_per_last: int = setting(2, "next tokens for each last token", at_least=1)

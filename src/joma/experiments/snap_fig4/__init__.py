@@ -29,7 +29,6 @@ class SnapFig4(Experiment):
 
     title = "Common tokens are suppressed, distinct ones win: attention mass over training"
     reproduces = "Scan&Snap Fig. 4"
-    cost = {"quick": "2 s", "paper": "2 s"}
     presets = {"quick": {}, "paper": {}}
     last_tokens: int = setting(2, "number of last tokens", at_least=1)
     next_per_last: int = setting(1, "next tokens for each last token", at_least=1)

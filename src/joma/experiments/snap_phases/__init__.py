@@ -24,7 +24,6 @@ class SnapPhases(Experiment):
 
     title = "Scanning and snapping: B(t), both learning rates, Theorems 3 and 4"
     reproduces = "Scan&Snap Thm 3, Thm 4"
-    cost = {"quick": "25 s", "paper": "25 s"}
     presets = {"quick": {}, "paper": {}}
     next_tokens: tuple[int, ...] = setting(
         (2, 3, 5), "K of each data set; the first is the main one", at_least=2

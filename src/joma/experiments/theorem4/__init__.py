@@ -27,7 +27,6 @@ class Theorem4(Experiment):
 
     title = "Eq. 6: convergence ratios of salient components, measured against the law"
     reproduces = "JoMA Thm 4"
-    cost = {"quick": "4 s", "paper": "4 s"}
     presets = {"quick": {}, "paper": {}}
     critical_points: tuple[float, ...] = setting(
         (3.0, 2.5, 2.0), "mu of each component; the last is k", above=0.0, at_most=5.0

@@ -24,7 +24,7 @@ class Theorem5(Experiment):
 
     title = "Tokens with a low common ancestor co-occur most: Theorem 5, exact, sampled and as printed"
     reproduces = "JoMA Thm 5, Eq. 8"
-    cost = {"quick": "1 s", "paper": "10 s"}
+    cost = {"paper": "10 s"}
     presets = {"quick": {}, "paper": {"samples": 2_000_000, "depth": 8}}
     depth: int = setting(6, "L, edges from the class label to a token", at_least=3, at_most=12)
     edge_correlations: tuple[float, ...] = setting(

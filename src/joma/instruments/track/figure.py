@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -13,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from joma.instruments.track import TrackRun
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
-from joma.reporting.figures import PALETTE, ink, panels
+from joma.reporting.figures import PALETTE, ink, panels, shade
 
 _TITLES = {
     (ATTENTION_ENTROPY, "attention"): "attention entropy (nats)",
@@ -65,10 +64,7 @@ def draw(settings: TrackRun, tables: Mapping[str, pd.DataFrame]) -> Figure:
 
 def _curves(axes: Axes, rows: pd.DataFrame, dips: pd.DataFrame, shift: int) -> None:
     layers = sorted(rows["layer"].dropna().unique())
-    colour = {
-        layer: mpl.colormaps["viridis"](0.05 + 0.85 * number / max(1, len(layers) - 1))
-        for number, layer in enumerate(layers)
-    }
+    colour = {layer: shade(number, len(layers)) for number, layer in enumerate(layers)}
     named = set(layers[:: max(1, -(-len(layers) // _LEGEND_LINES))])
     for keys, one in rows.groupby(_ONE_CURVE, sort=False, dropna=False):
         layer = keys[2]
@@ -113,12 +109,8 @@ def _dips(axes: Axes, dips: pd.DataFrame) -> None:
         label = _TITLES.get((metric, matrix), f"{metric}, {matrix}").replace(" (nats)", "")
         colour = PALETTE[number % len(PALETTE)]
         axes.errorbar(own["dip_step"], heights, xerr=around, fmt="v", ms=5, color=colour, label=label)
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(title="dips that bounce back, beyond their null", xlabel="step", ylabel="layer")
-    if len(dips):
-        axes.legend(fontsize=7)
-    else:
-        axes.text(0.5, 0.5, "none", ha="center", transform=axes.transAxes)
+    axes.set(title="dips that bounce back, beyond their null")
+    _by_layer(axes, "no dip bounces back beyond its null" if dips.empty else "")
 
 
 def _moves(axes: Axes, moves: pd.DataFrame) -> None:
@@ -131,10 +123,20 @@ def _moves(axes: Axes, moves: pd.DataFrame) -> None:
         axes.errorbar(
             own["step"], heights, xerr=around, fmt="o", ms=4, color=PALETTE[number], label=f"half the {move}"
         )
+    axes.set(title="stable rank, lower MLP: dates of each layer")
+    _by_layer(axes, "no layer has a date" if moves.empty else "")
+
+
+def _by_layer(axes: Axes, instead: str) -> None:
+    """Steps across and layers upward, with a legend; or words in place of an empty panel."""
+    if instead:
+        axes.text(0.5, 0.5, instead, ha="center", transform=axes.transAxes)
+        axes.set(xticks=[], yticks=[])
+        return
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(title="stable rank, lower MLP: dates of each layer", xlabel="step", ylabel="layer")
-    if len(moves):
-        axes.legend(fontsize=7)
+    axes.set(xlabel="step", ylabel="layer")
+    axes.margins(y=0.15)
+    axes.legend(fontsize=7)
 
 
 def _beside(axes: Axes, beside: pd.DataFrame, align: str) -> None:
@@ -147,7 +149,7 @@ def _beside(axes: Axes, beside: pd.DataFrame, align: str) -> None:
     layers = sorted(rows["layer"].dropna().unique())
     for number, layer in enumerate(layers):
         own = rows[rows["layer"] == layer].groupby("at")["difference"].mean()
-        colour = mpl.colormaps["viridis"](0.05 + 0.85 * number / max(1, len(layers) - 1))
+        colour = shade(number, len(layers))
         axes.plot(own.index, own, ".-", lw=1.0, color=colour)
     axes.axhline(0.0, color=ink(), lw=0.8)
     axes.set(title=f"{_TITLES.get((metric, matrix), metric)}: first less second", xlabel=align)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 _LOGGED = {
     # torchao, which transformers imports where it is installed, on its kernels for other machines.
     "torchao": ("Failed to load ",),
+    "torchao.kernel.intmm": ("Detected no triton",),
     # torch, on how torchao registers its classes.
     "torch.utils._pytree": ("is an Enum subclass and is now natively supported",),
 }
