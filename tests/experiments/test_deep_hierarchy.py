@@ -14,6 +14,7 @@ from joma.experiments.deep_hierarchy import (
     SINGLE,
     STOPS,
     TREE,
+    WEAK,
     DeepHierarchy,
 )
 from joma.experiments.deep_hierarchy.claims import _bounce, half_times
@@ -115,6 +116,75 @@ def test_siblings_come_first_and_families_meet_a_layer_later():
     verdicts = {claim.id.partition(".")[2]: claim.verdict for claim in found.claims(tables)}
     for name in ("tokens_layer_by_layer", "attention_orders", "classes_prefer_siblings"):
         assert verdicts[name] == "holds", name
+
+
+HALF = {(1, 1): 2.3, (1, 2): 3.7, (2, 2): 5.1}
+SIZE = {(1, 1): 2.0, (2, 2): 2.0}
+
+
+def made_up(changed: dict[tuple[object, ...], float]) -> dict[str, pd.DataFrame]:
+    """Five seeds whose every claim holds, but for what is changed in the last of them; straight courses."""
+    associations, losses, entropy = [], [], []
+    for task, run, seed in ((t, r, s) for t, runs in RUNS.items() for r in runs for s in range(5)):
+        other = changed if seed == 4 else {}
+        plain = {TREE: HALF, FROZEN: {(2, 2): 2.0}, WEAK: {(2, 2): 2.1}}.get(run, {})
+        for layer, height in ((1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)):
+            place = layer, height
+            half = other.get(("half", task, run, *place), plain.get(place, 2.3))
+            size = 1.5 if (run, *place) == (LONE, 1, 2) else SIZE.get(place, 1.0) if run == TREE else 1.0
+            size *= 0.1 if run == SHUFFLED_CLASSES else 1.0
+            size = other.get(("size", task, run, *place), size)
+            for step in range(21):
+                value = size * min(step / (2 * half), 1.0)
+                associations.append((task, run, seed, layer, height, step, float(step), value))
+        excess = {SINGLE: 0.2, "stopped earlier": 0.106, "stopped at the dip": 0.106}.get(run, 0.1)
+        losses.append((task, run, seed, 20, other.get(("loss", task, run), excess)))
+        entropy += [(task, run, seed, value) for value in (1.0, 0.5, 0.6)]
+    keys = ["task", "run", "seed"]
+    return {
+        "associations": pd.DataFrame(
+            associations, columns=[*keys, "layer", "height", "step", "time", "value"]
+        ),
+        "losses": pd.DataFrame(losses, columns=[*keys, "step", "value"]),
+        "entropy": pd.DataFrame(entropy, columns=[*keys, "value"]),
+    }
+
+
+def test_all_claims_hold_of_made_up_numbers_and_measure_them():
+    tables = made_up({})
+    claims = {claim.id.partition(".")[2]: claim for claim in SMALL.claims(tables)}
+    assert {claim.verdict for claim in claims.values()} == {"holds"}
+    when = half_times(tables["associations"])
+    assert when["tokens", TREE, 0, 2, 2] == pytest.approx(5.1, rel=1e-12)
+    assert claims["tokens_siblings_first"].measured == pytest.approx(3.7 / 2.3, rel=1e-12)
+    assert claims["attention_orders"].measured == pytest.approx(5.1 / 2.3, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("claim", "what", "value"),
+    [
+        ("tokens_siblings_first", ("half", "tokens", TREE, 1, 2), 2.2),
+        ("tokens_siblings_first", ("half", "tokens", SHUFFLED, 1, 2), 3.8),
+        ("classes_siblings_first", ("half", "classes", TREE, 1, 2), 2.2),
+        ("tokens_layer_by_layer", ("half", "tokens", TREE, 2, 2), 2.2),
+        ("classes_layer_by_layer", ("half", "classes", SHUFFLED, 2, 2), 5.2),
+        ("attention_orders", ("half", "tokens", TREE, 2, 2), 2.2),
+        ("attention_orders", ("half", "tokens", FROZEN, 2, 2), 2.4),
+        ("attention_orders", ("half", "tokens", WEAK, 2, 2), 5.2),
+        ("families_meet", ("size", "tokens", TREE, 2, 2), 0.9),
+        ("families_meet", ("size", "tokens", SHUFFLED, 2, 2), 2.1),
+        ("not_picked_up", ("size", "tokens", LONE, 1, 2), 0.9),
+        ("not_picked_up", ("size", "tokens", LONE, 1, 3), 1.6),
+        ("classes_prefer_siblings", ("size", "classes", TREE, 1, 2), 2.1),
+        ("classes_prefer_siblings", ("size", "classes", SHUFFLED, 1, 1), 2.1),
+        ("classes_prefer_siblings", ("size", "classes", SHUFFLED_CLASSES, 1, 1), 0.21),
+        ("depth_helps", ("loss", "tokens", SINGLE), 0.09),
+        ("bounce_is_of_use", ("loss", "classes", "stopped earlier"), 0.113),
+    ],
+)
+def test_one_number_of_one_seed_fails_a_claim(claim, what, value):
+    verdicts = {c.id.partition(".")[2]: c.verdict for c in SMALL.claims(made_up({what: value}))}
+    assert verdicts[claim] == "fails"
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,16 @@ def test_training_finds_what_chance_does_not(tables):
     assert all(claim.null is not None for claim in claims.values())
 
 
+def test_chance_that_finds_as_much_is_seen(tables):
+    table = tables["coverage"].copy()
+    for neurons, value in ((3, 0.1), (12, 0.9)):
+        table.loc[(table["run"] == "trained") & (table["neurons"] == neurons), "value"] = value
+    for chance, verdict in ((0.9, "fails"), (0.8, "holds")):
+        table.loc[(table["run"] == "untrained") & (table["neurons"] == 12), "value"] = chance
+        claims = {claim.id: claim.verdict for claim in SMALL.claims({**tables, "coverage": table})}
+        assert claims["over_parametrisation.needed"] == verdict
+
+
 def test_a_coverage_that_is_the_laws_is_seen(tables):
     table = tables["coverage"].copy()
     law = table[table["run"] == "law"]["value"].to_numpy()

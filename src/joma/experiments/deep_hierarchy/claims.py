@@ -93,11 +93,7 @@ def _order(settings: DeepHierarchy, when: pd.Series, task: str, learned: str) ->
     if task == "tokens":
         found.append(
             judge(
-                bool(
-                    (ratio[TREE] > ratio[FROZEN]).all()
-                    and ratio[FROZEN].max() < 1
-                    and (ratio[TREE] > ratio[WEAK]).all()
-                ),
+                bool(ratio[TREE].min() > 1 > ratio[FROZEN].max() and (ratio[TREE] > ratio[WEAK]).all()),
                 id="deep_hierarchy.attention_orders",
                 source="JoMA Sec. 5, 'self-attention mechanism is adaptive to the structure'",
                 statement="It is attention that puts the layers in this order: with W_Q and W_K kept at "
