@@ -1,8 +1,8 @@
 """The runs that the site's numbers stand on: kept small in docs/stored, judged afresh whenever they are read.
 
-``python docs/stored.py DIR ...`` keeps run directories (of the preset quick). Small tables are kept whole. Of
-large ones only what the claims need is: those that no claim reads are left out, and columns, and moments
-between the first and the last, where the claims are the same without them.
+``python docs/stored.py DIR ...`` keeps run directories (of the preset quick; of ``alarm``, paper). Small
+tables are kept whole. Of large ones only what the claims need is: those that no claim reads are left out, and
+columns, and moments between the first and the last, where the claims are the same without them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from joma.experiments.base import Experiment
 
 FOLDER = Path(__file__).parent / "stored"
 MOMENTS = ("step", "time")
+PRESETS = {"alarm": "paper"}
+"""Of what is not kept in the preset quick, which has too few runs for a claim."""
 SMALL = 2000
 """Rows of a table that is kept whole."""
 
@@ -102,6 +104,9 @@ def keep(folder: Path) -> None:
     for name, table in needed(experiment, given).items():
         table.to_parquet(target / f"{name}.parquet", compression="zstd", compression_level=19, index=False)
     described = yaml.safe_load((folder / "settings.yaml").read_text("utf-8"))
+    if corpus := described["settings"].get("corpus"):  # a folder of one machine's is known by its name
+        described["settings"]["corpus"] = Path(corpus).name
+        described["command"] = described["command"].replace(corpus, Path(corpus).name)
     (target / "settings.yaml").write_text(yaml.safe_dump(described, sort_keys=False), encoding="utf-8")
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -254,7 +255,13 @@ def test_interruption_is_one_line_and_the_run_continues(tmp_path: Path) -> None:
         *f"-m joma run fig6 {settings} --measure-every 50 --steps 500 --out {tmp_path}/run".split(),
     ]
     running = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A test-suite in the background of a shell has SIGINT ignored, and hands that on.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while not (tmp_path / "run" / "settings.yaml").exists() and time.monotonic() < deadline:

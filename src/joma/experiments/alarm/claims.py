@@ -8,7 +8,7 @@ import pandas as pd
 
 from joma.claim import Claim, Facts, judge, not_tested
 from joma.experiments.alarm import Alarm
-from joma.experiments.alarm.branches import BORN_BAD, CONTINUE, MAIN
+from joma.experiments.alarm.branches import BORN_BAD, CONTINUE, HEALTHY, MAIN, OTHERS
 from joma.experiments.alarm.detection import OURS, WHOLE
 from joma.experiments.alarm.intervals import median_bounds, rate_bound, share_bounds
 from joma.experiments.alarm.rules import LOSS_CUSUM
@@ -53,8 +53,11 @@ def _fact(name: str, statement: str) -> Facts:
 _STATED: Mapping[str, Facts] = {
     fact["id"].partition(".")[2]: fact
     for fact in (
-        _fact("false_alarms", "a healthy run alarms with probability at most 5 %, once armed"),
-        _fact("false_rate", "healthy runs alarm at most once in 10,000 armed steps"),
+        _fact(
+            "false_alarms",
+            "a healthy run that goes on as it was alarms with probability at most 5 %, once armed",
+        ),
+        _fact("false_rate", "such runs alarm at most once in 10,000 armed steps"),
         _fact("armed", "at least four fifths of a run's steps are armed"),
         _fact("valid", "at most a fifth of healthy runs are declared not valid"),
         _fact("early", "early learning, where entropy falls by itself, raises no alarm"),
@@ -79,6 +82,9 @@ def _false_alarms(main: pd.DataFrame) -> Claim:
     said = _healthy_alarms(main, WHOLE)
     _, high = share_bounds(int(said.sum()), len(said))
     published = {rule: int(_healthy_alarms(main, rule).sum()) for rule in ("kurtosis 3 MAD", LOSS_CUSUM)}
+    changed = ", ".join(
+        f"{branch.name} {int(_of(main, branch.name, WHOLE)['step'].notna().sum())}" for branch in HEALTHY[1:]
+    )
     return judge(
         high <= 0.05,
         **_STATED["false_alarms"],
@@ -88,7 +94,8 @@ def _false_alarms(main: pd.DataFrame) -> Claim:
         null=share_bounds(published["kurtosis 3 MAD"], len(said))[1],
         null_description="the same bound for the published kurtosis rule (3 MAD)",
         evidence=f"{int(said.sum())} of {len(said)} bases, from scratch to the end of the continuation; "
-        f"{LOSS_CUSUM}: {published[LOSS_CUSUM]}, kurtosis 3 MAD: {published['kurtosis 3 MAD']}.",
+        f"{LOSS_CUSUM}: {published[LOSS_CUSUM]}, kurtosis 3 MAD: {published['kurtosis 3 MAD']}. Changes that "
+        f"do no harm are told as changes: {changed} of the same bases.",
     )
 
 
@@ -98,10 +105,11 @@ def _healthy_alarms(main: pd.DataFrame, rule: str) -> pd.Series[bool]:
 
 
 def _false_rate(main: pd.DataFrame, healthy: pd.DataFrame) -> Claim:
-    own = main[main["branch"].isin(("base", CONTINUE.name)) & (main["rule"] == WHOLE)]
-    events = int(own["step"].notna().sum())
+    own = main[main["branch"].isin(("base", CONTINUE.name))]
+    counted = own.dropna(subset="step").groupby("rule").size()
+    events, published = (int(counted.get(rule, 0)) for rule in (WHOLE, "kurtosis 3 MAD"))
     share = healthy["armed_share"].fillna(0.0)
-    length = main[main["branch"].isin(("base", CONTINUE.name))].groupby("branch")["steps"].first().sum()
+    length = own.groupby("branch")["steps"].first().sum()
     steps = int((share * length).sum())
     bound = rate_bound(events, steps)
     return judge(
@@ -110,6 +118,8 @@ def _false_rate(main: pd.DataFrame, healthy: pd.DataFrame) -> Claim:
         expected="upper 95 % bound of false alarms per 10,000 armed steps at most 1",
         measured=bound,
         tolerance=1.0,
+        null=rate_bound(published, steps),
+        null_description="the same bound for the first alarms of the kurtosis rule (3 MAD)",
         evidence=f"{events} in {steps:,} armed steps of healthy bases.",
     )
 
@@ -146,6 +156,8 @@ def _early(main: pd.DataFrame) -> Claim:
         expected="no base with an alarm on its way from scratch",
         measured=float(said.sum()),
         tolerance=0.0,
+        null=float(_of(main, "base", "kurtosis 3 MAD")["step"].notna().sum()),
+        null_description="the published kurtosis rule (3 MAD) on the same bases",
         evidence=f"{int(said.sum())} of {len(said)} bases.",
     )
 
@@ -173,6 +185,8 @@ def _damaged(own: pd.DataFrame) -> pd.DataFrame:
 def _leads(main: pd.DataFrame) -> list[Claim]:
     fast = _damaged(_of(main, "attention ramp 15", OURS))
     before = int((fast["step"] < fast["onset"]).sum())
+    ramps = ("attention ramp 15", "attention ramp 45")
+    loss = {branch: _damaged(_of(main, branch, LOSS_CUSUM)) for branch in ramps}
     found = [
         judge(
             before >= 0.8 * len(fast),
@@ -180,6 +194,8 @@ def _leads(main: pd.DataFrame) -> list[Claim]:
             expected="at least 48 of 60 damaged runs",
             measured=before / max(len(fast), 1),
             tolerance=0.8,
+            null=float((loss["attention ramp 15"]["step"] < loss["attention ramp 15"]["onset"]).mean()),
+            null_description="share of the same runs in which the loss's CUSUM comes before it",
             evidence=f"{before} of {len(fast)}.",
         )
     ]
@@ -200,6 +216,8 @@ def _leads(main: pd.DataFrame) -> list[Claim]:
                 expected=f"medians of at least {onset} and {cusum} steps, lower 95 % bounds above 0",
                 measured=medians[0],
                 tolerance=float(onset),
+                null=float(loss[branch]["lead_on_onset"].median()),
+                null_description="median lead of the loss's CUSUM on the onset, the same runs",
                 evidence=f"medians {medians[0]:g} and {medians[1]:g} steps, lower bounds {lower[0]:g} and "
                 f"{lower[1]:g}, {len(own)} damaged runs. {medians[0]:g} steps are a factor of "
                 f"{2 ** (medians[0] / factor):.2g} in the rate, and {medians[0] / own['steps'].max():.0%} of "
@@ -216,13 +234,15 @@ def _rate_faults(main: pd.DataFrame) -> list[Claim]:
         later = own["lead_on_cusum"] < 0
         found.append(
             judge(
-                float(own["lead_on_cusum"].median()) >= 0 and len(own) > 0,
+                not later.any() and len(own) > 0,
                 **_STATED[name],
-                expected="median lead of the whole monitor on the loss's CUSUM at least 0 steps",
-                measured=float(own["lead_on_cusum"].median()),
+                expected="no damaged run in which the whole monitor is later than the loss's CUSUM",
+                measured=float(later.sum()),
                 tolerance=0.0,
-                evidence=f"{len(own)} damaged runs, later in {int(later.sum())}; attention alone is claimed "
-                "to lead nothing here.",
+                null=float((_damaged(_of(main, branch, OURS))["lead_on_cusum"] < 0).sum()),
+                null_description="runs in which the network's alarm alone is later",
+                evidence=f"{len(own)} damaged runs; median lead {own['lead_on_cusum'].median():g} steps; "
+                "attention alone is claimed to lead nothing here.",
             )
         )
     return found
@@ -257,6 +277,8 @@ def _born_bad(runs: pd.DataFrame, states: pd.DataFrame) -> list[Claim]:
             expected="at most 5 % of the bases",
             measured=false / max(len(healthy), 1),
             tolerance=0.05,
+            null=share,
+            null_description="share of the runs that are born bad",
             evidence=f"{false} of {len(healthy)}; upper bound {share_bounds(false, len(healthy))[1]:.3f}.",
         ),
     ]
@@ -265,11 +287,19 @@ def _born_bad(runs: pd.DataFrame, states: pd.DataFrame) -> list[Claim]:
 def answer(settings: Alarm, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     """False alarms and leads, in numbers."""
     alarms = tables["alarms"]
-    main = alarms[(alarms["setting"] == MAIN.name) & (alarms["cadence"] == 1)]
+    every = alarms[alarms["cadence"] == 1]
+    main = every[every["setting"] == MAIN.name]
     healthy = _healthy_alarms(main, WHOLE)
     ramp = _damaged(_of(main, "attention ramp 15", OURS))
-    return [
+    told = [
         f"The whole monitor alarmed falsely in {int(healthy.sum())} of {len(healthy)} healthy bases; of "
         f"{len(ramp)} damaged by a ramp of W_Q and W_K it found {int(ramp['step'].notna().sum())}, in the "
         f"median {ramp['lead_on_onset'].median():g} steps before the loss rose."
     ]
+    others = {one.name: _healthy_alarms(every[every["setting"] == one.name], WHOLE) for one in OTHERS}
+    if any(len(said) for said in others.values()):
+        counted = ", ".join(
+            f"{name} {int(said.sum())} of {len(said)}" for name, said in others.items() if len(said)
+        )
+        told.append(f"In other settings, for which no constant was chosen, it alarmed falsely: {counted}.")
+    return told
