@@ -120,14 +120,16 @@ def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def run(line: str, place: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", *shlex.split(line)],
-        cwd=place,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )
+    with open(place / "FILE") as piped:  # for those that read standard input
+        return subprocess.run(
+            [sys.executable, "-m", *shlex.split(line)],
+            cwd=place,
+            stdin=piped,
+            capture_output=True,
+            text=True,
+            timeout=1800,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        )
 
 
 def test_pages_print_commands_of_every_kind() -> None:

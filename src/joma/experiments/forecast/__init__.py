@@ -36,7 +36,7 @@ class Forecast(Experiment):
 
     title = "Attention forecast from the data by the reduced flow, against training"
     reproduces = "JoMA Sec. 3 (Theorem 1 put to use), on the data of Fig. 2"
-    cost = {"quick": "20 s", "paper": "2 min"}
+    cost = {"paper": "2 min"}
     presets = {"quick": {}, "paper": {"seeds": 20}}
 
     seeds: int = setting(3, "data sets of each kind", at_least=1, at_most=1000)

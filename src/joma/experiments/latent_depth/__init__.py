@@ -34,7 +34,7 @@ class LatentDepth(Experiment):
 
     title = "Deep and shallow latent distributions: hierarchy-agnostic learning, against a bag of tokens"
     reproduces = "JoMA poster (deep and shallow latent distribution), Sec. 5"
-    cost = {"quick": "25 s", "paper": "10 min"}
+    cost = {"paper": "10 min"}
     presets = {"quick": {}, "paper": {"samples": 10_000, "seeds": 8, "steps": 3000}}
     depth: int = setting(
         5, "L of the deep tree, edges from the class label to a token", at_least=3, at_most=6
