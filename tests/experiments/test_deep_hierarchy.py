@@ -132,7 +132,7 @@ def made_up(changed: dict[tuple[object, ...], float]) -> dict[str, pd.DataFrame]
             place = layer, height
             half = other.get(("half", task, run, *place), plain.get(place, 2.3))
             size = 1.5 if (run, *place) == (LONE, 1, 2) else SIZE.get(place, 1.0) if run == TREE else 1.0
-            size *= 0.1 if run == SHUFFLED_CLASSES else 1.0
+            size *= 0.195 if run == SHUFFLED_CLASSES else 1.0
             size = other.get(("size", task, run, *place), size)
             for step in range(21):
                 value = size * min(step / (2 * half), 1.0)

@@ -10,6 +10,7 @@ import pytest
 from joma.checks.block_rank import FIGURE_4
 from joma.errors import InputError
 from joma.experiments.fig6 import Fig6
+from joma.experiments.fig6.claims import block_law, bottom_bounces_less
 from joma.experiments.fig6.run import _find_bounces
 from joma.measures.bounce import bounce
 from joma.progress import Progress
@@ -205,6 +206,44 @@ def test_one_run_just_short_of_a_threshold_fails(metric: str, column: str, claim
     bounces.loc[row, column] = value
     found = {c.id: c.verdict for c in Fig6().claims(tables)}
     assert found[f"fig6.{claim}"] == "fails"
+
+
+@pytest.mark.parametrize(
+    ("bottom", "null", "verdict"), [(0.2, 0.29, "holds"), (0.5, 0.0, "fails"), (0.2, 0.31, "fails")]
+)
+def test_the_bottom_bounces_less_in_every_run_and_beyond_noise(
+    bottom: float, null: float, verdict: str
+) -> None:
+    """The top rebounds by 0.5 in three runs, the bottom by 0.2, in the last by ``bottom``."""
+    rebounds = [(run, layer, 0.5 if layer else 0.2) for run in ("a", "b", "c") for layer in (0, 1)]
+    bounces = pd.DataFrame(rebounds, columns=["run", "layer", "rebound"])
+    bounces = bounces.assign(metric="attention_entropy", depth=2, rebound_null=null)
+    bounces.loc[4, "rebound"] = bottom
+    assert bottom_bounces_less(bounces).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("predicted", "shuffled", "verdict"), [(0.2, 0.01, "holds"), (0.1, 0.01, "fails"), (0.2, 0.2, "fails")]
+)
+def test_the_block_law_is_judged_beside_shuffled_weights(
+    predicted: float, shuffled: float, verdict: str
+) -> None:
+    courses = {
+        "kappa": (1.0, -1.0, 1.0),
+        "kappa_share": (0.2, 0.2, 0.05),
+        "block_rebound": (0.0, 0.0, predicted),
+        "block_rebound, shuffled": (0.0, 0.0, shuffled),
+    }
+    rows = [
+        {"run": "a", "layer": 0, "metric": metric, "step": step, "value": value}
+        for metric, course in courses.items()
+        for step, value in zip((10, 20, 30), course, strict=True)
+    ]
+    entropy = pd.DataFrame([{"run": "a", "layer": 0, "rebound": 0.3, "dip_step": 20.0}])
+    claim = block_law(entropy, pd.DataFrame(rows))
+    assert claim.verdict == verdict
+    assert claim.measured == pytest.approx(1 - predicted / 0.3, rel=1e-12)
+    assert "until step 10, the dip is at 20 or later" in claim.evidence
 
 
 def test_a_curve_that_cannot_tell_is_no_rebound_and_no_failure() -> None:
