@@ -39,8 +39,9 @@ HUB_NAME = "HuggingFaceTB/SmolLM2-135M"
 ELSEWHERE = ("make", "pip", "git", "python", "mkdocs")
 """What installs or builds; the Makefile runs it."""
 LONG = re.compile(r"^joma (demo|check$|run|sweep|neurons|track (?!.*dry-run))|--text")
-HOURS = re.compile(r"--preset paper|FOLDER_OF_WIKITEXT|joma sweep|EleutherAI|--follow")
-"""A paper's own scale, data that is not here, what ends when the reader does: the words are read alone."""
+HOURS = re.compile(r"--preset (paper|cell|reduced)|FOLDER_OF_WIKITEXT|joma sweep|EleutherAI|--follow")
+"""A paper's scale or half an hour of it, data that is not here, what ends when the reader does: the words are
+read alone."""
 
 
 def blocks(language: str, generated: bool = False) -> list[tuple[str, str]]:
