@@ -6,9 +6,10 @@ whose cost is timed apart and spread over the looks. The cost at a cadence is
 
     (looked at - plain) / cadence + (ranks) / (cadence * RANKS_EVERY) + (in between - plain)
 
-of medians, as a share of a plain step; its upper 95 % bound comes from a bootstrap over the rounds. Between
-two looks nothing but the gradients' norm is computed; a loop that clips has it already and passes it on
-(``grad_norm=``): the cost without it stands beside. Nothing else should run on the machine.
+of medians, as a share of a plain step, and the same without the last term (the looks alone); its upper 95 %
+bound comes from a bootstrap over the rounds. Between two looks nothing but the gradients' norm is computed; a
+loop that clips has it already and passes it on (``grad_norm=``): the cost without it stands beside. Nothing
+else should run on the machine.
 
     python benchmarks/bench_monitor.py [--rounds 200] [--threads 2] [--processor-time] [NAME ...]
 """
@@ -137,7 +138,8 @@ def main() -> None:
             flush=True,
         )
         for every, target in TARGETS[name].items():
-            for between, words in (("with its norm", "norm given"), ("in between", "norm taken")):
+            kinds = (("plain", "looks alone"), ("with its norm", "norm given"), ("in between", "norm taken"))
+            for between, words in kinds:
                 bound = upper(times, every, between)
                 print(
                     f"  every {every}, {words}: {cost(times, every, between):.2%}, upper 95 % bound "
