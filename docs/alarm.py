@@ -89,8 +89,10 @@ def write(run: Run) -> None:
         base_steps=settings["base_steps"],
     )
     page += FEW.format(bases=settings["bases"], fewest=FEWEST) if settings["bases"] < FEWEST else ""
-    page += _claims(run) + _rates(run.tables, 1) + _leads(run.tables)
-    page += _rates(run.tables, 10) + _rates(run.tables, 50) + _others(run.tables) + _limits(run)
+    page += _claims(run) + "".join(
+        _rates(run.tables, cadence) + _leads(run.tables, cadence) for cadence in (1, 10, 50)
+    )
+    page += _others(run.tables) + _limits(run)
     (HERE / "alarm.md").write_text(page, encoding="utf-8")
     with Image.open(run.directory / "figure.png") as picture:
         small = picture.convert("RGB").resize((1150, round(1150 * picture.height / picture.width)))
@@ -138,14 +140,17 @@ def _rates(tables: dict[str, pd.DataFrame], cadence: int) -> str:
     )
 
 
-def _leads(tables: dict[str, pd.DataFrame]) -> str:
+def _leads(tables: dict[str, pd.DataFrame], cadence: int) -> str:
     own = tables["leads"]
-    own = own[(own["setting"] == MAIN.name) & (own["cadence"] == 1) & (own["rule"] != WITHDRAWN)]
+    own = own[(own["setting"] == MAIN.name) & (own["cadence"] == cadence) & (own["rule"] != WITHDRAWN)]
     names = [branch.name for branch in FAULTS if branch.name in set(own["branch"])]
     head = f"| rule | {' | '.join(names)} |\n|---|{'---|' * len(names)}\n"
-    page = "## Steps before the loss's onset, and before its CUSUM\n\nMedians over damaged or recovered runs "
-    page += "with an onset, and their lower bounds (from five runs on); a run without an alarm counts as "
-    page += f"alarmed at its end.\n\n{head}"
+    every = "every step" if cadence == 1 else f"every {cadence} steps"
+    page = (
+        f"## Steps before the loss's onset, and before its CUSUM, looks at {every}\n\nMedians over damaged or "
+        "recovered runs with an onset, and their lower bounds (from five runs on); a run without an alarm "
+        f"counts as alarmed at its end.\n\n{head}"
+    )
     for rule, rows in own.groupby("rule", sort=False):
         cells = []
         for name in names:
