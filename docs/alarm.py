@@ -147,8 +147,8 @@ def _leads(tables: dict[str, pd.DataFrame], cadence: int) -> str:
     head = f"| rule | {' | '.join(names)} |\n|---|{'---|' * len(names)}\n"
     every = "every step" if cadence == 1 else f"every {cadence} steps"
     page = (
-        f"## Steps before the loss's onset, and before its CUSUM, looks at {every}\n\nMedians over damaged or "
-        "recovered runs with an onset, and their lower bounds (from five runs on); a run without an alarm "
+        f"## Steps before the loss's onset, and before its CUSUM, looks at {every}\n\nMedians over damaged "
+        "or recovered runs with an onset, and their lower bounds (from five runs on); a run without an alarm "
         f"counts as alarmed at its end.\n\n{head}"
     )
     for rule, rows in own.groupby("rule", sort=False):
