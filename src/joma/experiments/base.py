@@ -59,8 +59,9 @@ class Experiment(Job, ABC):
         """Preset -> processor time as measured, ``50 s``, or as estimated for two cores, ``about 3 h``."""
         found = measured(cls.name())
         quick = None if found is None else in_words(found)
+        estimated = {name: f"about {time}" if time[0].isdigit() else time for name, time in cls.cost.items()}
         return {
-            preset: quick if quick and not values else f"about {cls.cost[preset]}"
+            preset: quick if quick and not values else estimated[preset]
             for preset, values in cls.presets.items()
         }
 
