@@ -115,6 +115,12 @@ def test_no_step_in_any_name_and_nothing_there(tmp_path: Path) -> None:
         find_series([str(tmp_path / "step1"), str(tmp_path / "step2")])
 
 
+@pytest.mark.parametrize("names", [["9" * 3000], ["9" * 3000, "step1"], ["~nosuchuser/" + "9" * 3000]])
+def test_a_name_that_no_file_can_have(names: list[str]) -> None:
+    with pytest.raises(InputError, match=r"9\.\.\.9+' does not exist"):
+        find_series(names)
+
+
 def test_a_list_of_folders_and_files(tmp_path: Path) -> None:
     paths = [checkpoint(tmp_path / run / "checkpoint-5", n) for n, run in enumerate(("a", "b"))]
     torch.save({"state_dict": {"w": torch.ones(3, 3)}}, tmp_path / "epoch=1-step=7.ckpt")

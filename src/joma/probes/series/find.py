@@ -7,12 +7,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from joma.errors import InputError
+from joma.errors import InputError, shown
+from joma.files import is_there, user_path
 from joma.probes.series.local import LocalSeries
 from joma.probes.series.names import place_of
 from joma.probes.series.source import Series
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+_LONGEST_NAME = 200
 
 
 def find_series(named: Sequence[str], revisions: Sequence[str] = ("all",)) -> Series:
@@ -21,8 +23,8 @@ def find_series(named: Sequence[str], revisions: Sequence[str] = ("all",)) -> Se
     Raises:
         InputError: none of these; no step in any name.
     """
-    paths = [Path(name).expanduser() for name in named]
-    if len(named) == 1 and not paths[0].exists():
+    paths = [user_path(name) for name in named]
+    if len(named) == 1 and not is_there(paths[0]):
         series = _on_hub(named[0], revisions)
     elif len(named) == 1 and paths[0].is_dir() and not _is_checkpoint(paths[0]):
         series = LocalSeries.of_folder(paths[0])
@@ -48,9 +50,9 @@ def _is_checkpoint(folder: Path) -> bool:
 
 
 def _on_hub(name: str, revisions: Sequence[str]) -> Series:
-    if not _HUB_NAME.fullmatch(name):
+    if len(name) > _LONGEST_NAME or not _HUB_NAME.fullmatch(name):
         raise InputError(
-            f"{name} does not exist; give a folder of checkpoints, or a model's name on the hub."
+            f"{shown(name)} does not exist; give a folder of checkpoints, or a model's name on the hub."
         )
     if importlib.util.find_spec("huggingface_hub") is None:
         raise InputError(f"there is no {name!r} here, and a series on the hub needs: pip install 'joma[hf]'.")

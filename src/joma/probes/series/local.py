@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from joma.errors import InputError
+from joma.errors import InputError, shown
+from joma.files import is_there
 from joma.probes.series.files import weight_files, why_none
 from joma.probes.series.members import Member, Note, lines
 from joma.probes.series.names import is_no_member, place_of
@@ -28,8 +29,8 @@ class LocalSeries(Series):
         self._sampled: dict[Path, bytes] = {}
         known: set[str] = set()
         for path, name in zip(paths, names or _distinct_names(paths), strict=True):
-            if not path.exists():
-                raise InputError(f"{path} does not exist; give folders or files of checkpoints.")
+            if not is_there(path):
+                raise InputError(f"{shown(str(path))} does not exist; give folders or files of checkpoints.")
             if name in known:
                 raise InputError(f"{path} is given twice; give each checkpoint once.")
             known.add(name)
