@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,9 @@ from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
 from joma.data.text import Batches
+from joma.errors import RunDirectoryError
 from joma.experiments.decoders import tokens_of
+from joma.files import whole_file
 from joma.instruments.probe.run import write_probe
 from joma.instruments.track import TrackRun
 from joma.models.decoder import Decoder
@@ -49,8 +50,8 @@ def decoder_runs(
 
 
 def _train_and_probe(directory: Path, steps: int, layers: int, progress: Progress, overwrite: bool) -> None:
-    if is_monitored(directory / "monitor"):  # of a training that was cut short
-        shutil.rmtree(directory / "monitor")
+    if (directory / "decoder").exists() and not is_monitored(directory / "monitor"):
+        raise RunDirectoryError(f"{directory / 'decoder'} is none of the demo's; choose another directory.")
     text = tokens_of(CORPUS, "words", VOCABULARY)
     with reproducible(0):
         model = Decoder(
@@ -66,11 +67,11 @@ def _train(model: Decoder, batches: Batches, steps: int, directory: Path, progre
     saved = {0, *np.geomspace(min(10, steps), steps, CHECKPOINTS).round().astype(int).tolist()}
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     with Monitor(model, every=10, ranks_every=5, steps=steps, folder=directory / "monitor") as monitor:
+        monitor.begin(0)  # in place of what a training that was cut short has left
         for step in progress.track(range(steps + 1), "a decoder to look into"):
             if step in saved:
-                folder = directory / "decoder" / f"checkpoint-{step}"
-                folder.mkdir(parents=True, exist_ok=True)
-                save_file(model.state_dict(), folder / "model.safetensors")
+                with whole_file(directory / "decoder" / f"checkpoint-{step}" / "model.safetensors") as file:
+                    save_file(model.state_dict(), file)
             if step == steps:
                 break
             inputs, targets = batches[step]
