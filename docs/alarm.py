@@ -11,7 +11,7 @@ from stored import job
 
 from joma.claim import Claim
 from joma.experiments.alarm.branches import FAULTS, HEALTHY, MAIN, OTHERS
-from joma.experiments.alarm.claims import FEWEST, answer
+from joma.experiments.alarm.claims import FEWEST, answer, harmless
 from joma.experiments.alarm.detection import OURS, WHOLE, WITHDRAWN
 from joma.runs.directory import Run, read_run
 
@@ -101,10 +101,10 @@ def write(run: Run) -> None:
 
 def _limits(run: Run) -> str:
     """What the numbers themselves say against the alarm."""
-    judged = {claim.id: claim for claim in _judged(run)}
-    changes = judged["alarm.false_alarms"].evidence.partition("changes: ")[2].rstrip(".")
+    alarms = run.tables["alarms"]
+    main = alarms[(alarms["setting"] == MAIN.name) & (alarms["cadence"] == 1)]
     told = answer(job(run.directory), run.tables)
-    return LIMITS.format(others=told[1] if len(told) > 1 else "", changes=changes or "not measured")
+    return LIMITS.format(others=" ".join(told[1:]), changes=harmless(main))
 
 
 def _judged(run: Run) -> list[Claim]:

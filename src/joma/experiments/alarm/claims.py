@@ -11,11 +11,12 @@ from joma.experiments.alarm import Alarm
 from joma.experiments.alarm.branches import BORN_BAD, CONTINUE, HEALTHY, MAIN, OTHERS
 from joma.experiments.alarm.detection import OURS, WHOLE
 from joma.experiments.alarm.intervals import median_bounds, rate_bound, share_bounds
-from joma.experiments.alarm.rules import LOSS_CUSUM
+from joma.experiments.alarm.rules import KURTOSIS, LOSS_CUSUM
 
 FEWEST = 59
 """Bases from which on a bound of 5 % can be shown: 0 of 59."""
 SOURCE = "joma.Monitor's alarm"
+FAST, SLOW = "attention ramp 15", "attention ramp 45"
 
 
 def claims(settings: Alarm, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -81,22 +82,26 @@ def _false_alarms(main: pd.DataFrame) -> Claim:
     """A run is a base with its healthy continuation: one alarm in either counts."""
     said = _healthy_alarms(main, WHOLE)
     _, high = share_bounds(int(said.sum()), len(said))
-    published = {rule: int(_healthy_alarms(main, rule).sum()) for rule in ("kurtosis 3 MAD", LOSS_CUSUM)}
-    changed = ", ".join(
-        f"{branch.name} {int(_of(main, branch.name, WHOLE)['step'].notna().sum())}" for branch in HEALTHY[1:]
-    )
+    published = {rule: int(_healthy_alarms(main, rule).sum()) for rule in (KURTOSIS, LOSS_CUSUM)}
     return judge(
         high <= 0.05,
         **_STATED["false_alarms"],
         expected="upper 95 % bound of the share of bases with a false alarm at most 5 %",
         measured=high,
         tolerance=0.05,
-        null=share_bounds(published["kurtosis 3 MAD"], len(said))[1],
+        null=share_bounds(published[KURTOSIS], len(said))[1],
         null_description="the same bound for the published kurtosis rule (3 MAD)",
         evidence=f"{int(said.sum())} of {len(said)} bases, from scratch to the end of the continuation; "
-        f"{LOSS_CUSUM}: {published[LOSS_CUSUM]}, kurtosis 3 MAD: {published['kurtosis 3 MAD']}. Changes that "
-        f"do no harm are told as changes: {changed} of the same bases.",
+        f"{LOSS_CUSUM}: {published[LOSS_CUSUM]}, {KURTOSIS}: {published[KURTOSIS]}. Changes that "
+        f"do no harm are told as changes: {harmless(main)}.",
     )
+
+
+def harmless(main: pd.DataFrame) -> str:
+    """In how many bases each change that does no harm raises an alarm."""
+    bases = main["base"].nunique()
+    counts = {one.name: _of(main, one.name, WHOLE)["step"].notna().sum() for one in HEALTHY[1:]}
+    return ", ".join(f"{name} {count}" for name, count in counts.items()) + f" of {bases} bases"
 
 
 def _healthy_alarms(main: pd.DataFrame, rule: str) -> pd.Series[bool]:
@@ -107,7 +112,7 @@ def _healthy_alarms(main: pd.DataFrame, rule: str) -> pd.Series[bool]:
 def _false_rate(main: pd.DataFrame, healthy: pd.DataFrame) -> Claim:
     own = main[main["branch"].isin(("base", CONTINUE.name))]
     counted = own.dropna(subset="step").groupby("rule").size()
-    events, published = (int(counted.get(rule, 0)) for rule in (WHOLE, "kurtosis 3 MAD"))
+    events, published = (int(counted.get(rule, 0)) for rule in (WHOLE, KURTOSIS))
     share = healthy["armed_share"].fillna(0.0)
     length = own.groupby("branch")["steps"].first().sum()
     steps = int((share * length).sum())
@@ -156,14 +161,14 @@ def _early(main: pd.DataFrame) -> Claim:
         expected="no base with an alarm on its way from scratch",
         measured=float(said.sum()),
         tolerance=0.0,
-        null=float(_of(main, "base", "kurtosis 3 MAD")["step"].notna().sum()),
+        null=float(_of(main, "base", KURTOSIS)["step"].notna().sum()),
         null_description="the published kurtosis rule (3 MAD) on the same bases",
         evidence=f"{int(said.sum())} of {len(said)} bases.",
     )
 
 
 def _detected(main: pd.DataFrame) -> Claim:
-    own = _damaged(_of(main, "attention ramp 15", OURS))
+    own = _damaged(_of(main, FAST, OURS))
     count = int((own["step"] < 100).sum())
     return judge(
         count >= 55 / 59 * len(own) and len(own) >= FEWEST,
@@ -183,10 +188,9 @@ def _damaged(own: pd.DataFrame) -> pd.DataFrame:
 
 
 def _leads(main: pd.DataFrame) -> list[Claim]:
-    fast = _damaged(_of(main, "attention ramp 15", OURS))
+    fast = _damaged(_of(main, FAST, OURS))
     before = int((fast["step"] < fast["onset"]).sum())
-    ramps = ("attention ramp 15", "attention ramp 45")
-    loss = {branch: _damaged(_of(main, branch, LOSS_CUSUM)) for branch in ramps}
+    loss = {branch: _damaged(_of(main, branch, LOSS_CUSUM)) for branch in (FAST, SLOW)}
     found = [
         judge(
             before >= 0.8 * len(fast),
@@ -194,14 +198,14 @@ def _leads(main: pd.DataFrame) -> list[Claim]:
             expected="at least 48 of 60 damaged runs",
             measured=before / max(len(fast), 1),
             tolerance=0.8,
-            null=float((loss["attention ramp 15"]["step"] < loss["attention ramp 15"]["onset"]).mean()),
+            null=float((loss[FAST]["step"] < loss[FAST]["onset"]).mean()),
             null_description="share of the same runs in which the loss's CUSUM comes before it",
             evidence=f"{before} of {len(fast)}.",
         )
     ]
     for name, branch, onset, cusum in (
-        ("lead", "attention ramp 15", 12, 20),
-        ("slow_lead", "attention ramp 45", 30, 45),
+        ("lead", FAST, 12, 20),
+        ("slow_lead", SLOW, 30, 45),
     ):
         own = _damaged(_of(main, branch, OURS))
         on_onset = own["lead_on_onset"].dropna().to_numpy()
@@ -290,7 +294,7 @@ def answer(settings: Alarm, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     every = alarms[alarms["cadence"] == 1]
     main = every[every["setting"] == MAIN.name]
     healthy = _healthy_alarms(main, WHOLE)
-    ramp = _damaged(_of(main, "attention ramp 15", OURS))
+    ramp = _damaged(_of(main, FAST, OURS))
     told = [
         f"The whole monitor alarmed falsely in {int(healthy.sum())} of {len(healthy)} healthy bases; of "
         f"{len(ramp)} damaged by a ramp of W_Q and W_K it found {int(ramp['step'].notna().sum())}, in the "

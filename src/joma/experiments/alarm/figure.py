@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from joma.experiments.alarm import Alarm
 from joma.experiments.alarm.branches import CONTINUE, MAIN
 from joma.experiments.alarm.detection import OURS, WHOLE
-from joma.experiments.alarm.rules import LOSS_CUSUM
+from joma.experiments.alarm.rules import KURTOSIS, LOSS_CUSUM
 from joma.reporting.figures import PALETTE, ink, panels
 
 SHOWN = ("attention ramp 15", "rate ramp 20", "rate jump", "mlp ramp 20")
@@ -21,7 +21,7 @@ _RULES = (
     WHOLE,
     LOSS_CUSUM,
     "gradient norm 6 sigma",
-    "kurtosis 3 MAD",
+    KURTOSIS,
     "largest logit 100",
     "entropy floor, calibrated",
     "residual rms, calibrated",

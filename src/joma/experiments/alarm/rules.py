@@ -14,6 +14,7 @@ from joma.measures.change import published
 Array = NDArray[np.float64]
 
 LOSS_CUSUM = "loss CUSUM(6, 1)"
+KURTOSIS = "kurtosis 3 MAD"
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ RULES = (
         6.0,
         False,
     ),
-    Rule("kurtosis 3 MAD", _KURTOSIS, 3.0),
+    Rule(KURTOSIS, _KURTOSIS, 3.0),
     Rule("kurtosis, calibrated", _KURTOSIS, None),
     Rule("largest logit 100", _level("largest_logit", 1.0), 100.0),
     Rule("largest logit, calibrated", _level("largest_logit", 1.0), None),
