@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from joma.errors import InputError
+from joma.probes.reading.passes import unwrapped
 from joma.probes.watching.watch import Watch, watch
 
+_MASKS = ("attention_mask", "decoder_attention_mask")
+"""What a model of transformers calls the mask that tells padding, in its first and in its second stack."""
 MAXIMA = ("largest_logit",)
 """Statistics of which the largest row counts, not the mean."""
 
@@ -51,12 +55,13 @@ class Look:
         self._blocks = blocks
         self._training: list[bool] = []
         self._squares: dict[tuple[int, str], list[Tensor]] = {}
+        self._masks: dict[str, Tensor] = {}
         self._stack = ExitStack()
 
     def open(self) -> None:
         """Begin to look."""
         with ExitStack() as stack:
-            stack.enter_context(self._model.register_forward_pre_hook(self._pass_begins))
+            stack.enter_context(self._model.register_forward_pre_hook(self._pass_begins, with_kwargs=True))
             for layer, name, block in self._blocks:
                 handle = block.register_forward_hook(
                     lambda _module, _inputs, output, key=(layer, name): self._block_ran(key, output)
@@ -69,9 +74,12 @@ class Look:
         """Leave the model as it was."""
         self._stack.close()
 
-    def _pass_begins(self, module: nn.Module, _inputs: tuple[object, ...]) -> None:
+    def _pass_begins(
+        self, module: nn.Module, _inputs: tuple[object, ...], named: Mapping[str, object]
+    ) -> None:
         # What generates, or evaluates without leaving training mode, learns nothing.
         self._training.append(module.training and torch.is_grad_enabled())
+        self._masks = {name: mask for name, mask in named.items() if name in _MASKS and _is_mask(mask)}
 
     def _block_ran(self, key: tuple[int, str], output: Tensor | tuple[Tensor, ...]) -> None:
         hidden = output[0] if isinstance(output, tuple) else output
@@ -81,7 +89,17 @@ class Look:
             and isinstance(hidden, Tensor)
             and hidden.is_floating_point()
         ):
-            self._squares.setdefault(key, []).append(hidden.detach().float().square().mean())
+            self._squares.setdefault(key, []).append(self._mean_square(key[1], hidden.detach()))
+
+    def _mean_square(self, block: str, hidden: Tensor) -> Tensor:
+        """Over the positions that are no padding."""
+        squares = hidden.float().square().mean(-1)
+        sides = _MASKS if _has_two_stacks(self._model) else _MASKS[:1]
+        mask = self._masks.get(sides[-1] if "decoder" in block.split(".") else sides[0])
+        if mask is None or mask.shape != squares.shape:
+            return squares.mean()
+        keep = mask.to(squares.device).bool()
+        return squares.masked_fill(~keep, 0.0).sum() / keep.sum()
 
     def taken(self) -> list[Seen]:
         """What was seen, means over the passes of this step weighted by their rows.
@@ -144,14 +162,30 @@ def _joined(passes: list[Seen]) -> Seen:
     )
 
 
+def _is_mask(given: object) -> TypeGuard[Tensor]:
+    """One number a token, not 0 where it counts; masks that are added to scores are no such."""
+    return isinstance(given, Tensor) and given.ndim == 2 and not given.is_floating_point()
+
+
+def _has_two_stacks(model: nn.Module) -> bool:
+    return bool(getattr(getattr(unwrapped(model), "config", None), "is_encoder_decoder", False))
+
+
 def residual_blocks(model: nn.Module) -> list[tuple[int, str, nn.Module]]:
-    """Layer number, name and module of each block: the members of the longest list of like modules."""
+    """Layer number, name and module of each block: the members of the longest list of like modules.
+
+    An encoder and its decoder have one such list each.
+    """
     lists = [
         (name, module)
         for name, module in model.named_modules()
         if isinstance(module, nn.ModuleList) and len({type(member) for member in module}) == 1
     ]
-    if not lists:
-        return []
-    name, blocks = max(lists, key=lambda entry: len(entry[1]))
-    return [(number, f"{name}.{number}", block) for number, block in enumerate(blocks)]
+    if _has_two_stacks(model):
+        stacks = [[one for one in lists if side in one[0].split(".")] for side in ("encoder", "decoder")]
+    else:
+        stacks = [lists]
+    longest = [max(stack, key=lambda entry: len(entry[1])) for stack in stacks if stack]
+    return [
+        (number, f"{name}.{number}", block) for name, blocks in longest for number, block in enumerate(blocks)
+    ]

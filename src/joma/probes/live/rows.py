@@ -35,7 +35,7 @@ def summary(rows: pd.DataFrame, raw: pd.DataFrame) -> dict[str, float]:
             }
             continue
         if values["head"].isna().all():
-            numbers[name] = float(values["value"].iloc[0])
+            numbers[name] = float(values["value"].max())  # of an encoder's layer and its decoder's
             continue
         least, most = values["value"].idxmin(), values["value"].idxmax()
         numbers[f"{name}/min"], numbers[f"{name}/min_head"] = (
