@@ -93,3 +93,26 @@ def test_an_encoder_and_its_decoder_are_both_there() -> None:
     assert not encoder.all()
     agree(batch[encoder], together(each)[batch.index[encoder]])
     agree(batch[~encoder], together(each, (4, 4))[batch.index[~encoder]])
+
+
+def test_a_layer_that_adds_nothing_is_dead() -> None:
+    model = tiny_model("llama")
+    alive, dead = model.layers
+    with torch.no_grad():
+        dead.self_attn.o_proj.weight.zero_()
+        dead.mlp.down_proj.weight.zero_()
+    read: list[Tensor] = []
+    kept = alive.register_forward_hook(lambda _module, inputs, output: read.extend((inputs[0], output)))
+    model.train()
+    with Monitor(model, every=1, ranks_every=None) as monitor:
+        for step in range(2):
+            model(input_ids=sequences()[0][None])
+            monitor.step(step)
+    kept.remove()
+    table = monitor.table().query("metric == 'residual_update' and step == 0").set_index("layer")["value"]
+    assert table[0] == pytest.approx(float((read[1] - read[0]).norm() / read[0].norm()), rel=1e-5)
+    assert table[1] == 0.0
+    (told,) = [message for message in monitor.messages if message.metric == "residual_update"]
+    assert (told.kind, told.step) == ("state", 0)
+    assert "layer 1" in told.sentence()
+    assert "dead" in told.sentence()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from joma.errors import InputError, RunDirectoryError
 from joma.probes.live.folder import read_table
+from joma.probes.live.look import RESIDUAL
 from joma.probes.live.monitor import Monitor, StopTraining
 
 HEADS, WIDTH, LENGTH = 2, 8, 6
@@ -148,7 +149,7 @@ def test_evaluation_is_not_counted_and_accumulated_passes_are_one_step() -> None
     halves = monitor.table()
     columns = ["metric", "layer", "module", "head"]
     both = alone.merge(halves, on=columns)
-    both = both[~both["metric"].isin(("residual_rms", "stable_rank"))]
+    both = both[~both["metric"].isin((*RESIDUAL, "stable_rank"))]
     assert len(both) == 2 * HEADS * 4
     assert np.allclose(both["value_x"], both["value_y"], atol=1e-5)
     assert (both["count_x"] == both["count_y"]).all()
@@ -197,7 +198,7 @@ def test_gradient_checkpointing_and_autocast(reentrant: bool) -> None:
     both = tables[0].merge(tables[1], on=keys, how="outer", indicator=True)
     assert set(both["_merge"]) == {"both"}
     assert np.allclose(both["value_x"].astype(float), both["value_y"].astype(float), atol=1e-5)
-    attention = ~both["metric"].isin(("residual_rms", "loss", "gradient_norm"))
+    attention = ~both["metric"].isin((*RESIDUAL, "loss", "gradient_norm"))
     assert (both["count_x"] == both["count_y"])[attention].all()
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 

@@ -16,6 +16,9 @@ from joma.probes.watching.watch import Watch, watch
 
 _MASKS = ("attention_mask", "decoder_attention_mask")
 """What a model of transformers calls the mask that tells padding, in its first and in its second stack."""
+RESIDUAL = ("residual_rms", "residual_update")
+"""Of a block's output its root mean square, and that of what the block adds over that of what it reads. A norm
+after the sum (post-norm) counts as added, so that a dead layer is not seen there."""
 MAXIMA = ("largest_logit",)
 """Statistics of which the largest row counts, not the mean."""
 
@@ -54,7 +57,8 @@ class Look:
         self._model = model
         self._blocks = blocks
         self._training: list[bool] = []
-        self._squares: dict[tuple[int, str], list[Tensor]] = {}
+        self._sums: dict[tuple[str, int, str], list[tuple[Tensor, Tensor, Tensor]]] = {}
+        """Metric, layer and block -> of each pass, what stands above and below the line, and positions."""
         self._masks: dict[str, Tensor] = {}
         self._stack = ExitStack()
 
@@ -64,7 +68,7 @@ class Look:
             stack.enter_context(self._model.register_forward_pre_hook(self._pass_begins, with_kwargs=True))
             for layer, name, block in self._blocks:
                 handle = block.register_forward_hook(
-                    lambda _module, _inputs, output, key=(layer, name): self._block_ran(key, output)
+                    lambda _module, inputs, output, key=(layer, name): self._block_ran(key, inputs, output)
                 )
                 stack.enter_context(handle)
             stack.enter_context(self._watch)
@@ -81,25 +85,34 @@ class Look:
         self._training.append(module.training and torch.is_grad_enabled())
         self._masks = {name: mask for name, mask in named.items() if name in _MASKS and _is_mask(mask)}
 
-    def _block_ran(self, key: tuple[int, str], output: Tensor | tuple[Tensor, ...]) -> None:
+    def _block_ran(
+        self, key: tuple[int, str], inputs: tuple[object, ...], output: Tensor | tuple[Tensor, ...]
+    ) -> None:
         hidden = output[0] if isinstance(output, tuple) else output
-        if (
+        if not (
             self._training
             and self._training[-1]
             and isinstance(hidden, Tensor)
             and hidden.is_floating_point()
         ):
-            self._squares.setdefault(key, []).append(self._mean_square(key[1], hidden.detach()))
+            return
+        keep = self._no_padding(key[1], hidden)
+        number = keep.sum()
+        sums = _sum_of_squares(hidden, keep), number, number
+        self._sums.setdefault(("residual_rms", *key), []).append(sums)
+        came = inputs[0] if inputs else None
+        if isinstance(came, Tensor) and came.shape == hidden.shape:
+            written = _sum_of_squares(hidden - came.to(hidden), keep)
+            sums = written, _sum_of_squares(came, keep), number
+            self._sums.setdefault(("residual_update", *key), []).append(sums)
 
-    def _mean_square(self, block: str, hidden: Tensor) -> Tensor:
-        """Over the positions that are no padding."""
-        squares = hidden.float().square().mean(-1)
+    def _no_padding(self, block: str, hidden: Tensor) -> Tensor:
+        """Which positions count, (batch, length) bool."""
         sides = _MASKS if _has_two_stacks(self._model) else _MASKS[:1]
         mask = self._masks.get(sides[-1] if "decoder" in block.split(".") else sides[0])
-        if mask is None or mask.shape != squares.shape:
-            return squares.mean()
-        keep = mask.to(squares.device).bool()
-        return squares.masked_fill(~keep, 0.0).sum() / keep.sum()
+        if mask is None or mask.shape != hidden.shape[:-1]:
+            return torch.ones(hidden.shape[:-1], dtype=torch.bool, device=hidden.device)
+        return mask.to(hidden.device).bool()
 
     def taken(self) -> list[Seen]:
         """What was seen, means over the passes of this step weighted by their rows.
@@ -118,15 +131,15 @@ class Look:
             found = Seen(measured.name, measured.unit, layer, record.module, record.call, values, counts)
             seen.setdefault((found.metric, found.module, found.call), []).append(found)
         rows = [_joined(passes) for passes in seen.values()]
-        rows += [
-            Seen("residual_rms", "", layer, name, 0, torch.stack(squares).mean().sqrt()[None], _one(squares))
-            for (layer, name), squares in self._squares.items()
-        ]
+        for (metric, layer, name), passes in self._sums.items():
+            above, below, number = (torch.stack(part).sum()[None] for part in zip(*passes, strict=True))
+            rows.append(Seen(metric, "", layer, name, 0, (above / below).sqrt(), number))
         return rows
 
 
-def _one(squares: list[Tensor]) -> Tensor:
-    return torch.ones(1, device=squares[0].device)
+def _sum_of_squares(hidden: Tensor, keep: Tensor) -> Tensor:
+    """Over the width their mean, over the positions that count their sum."""
+    return hidden.detach().float().square().mean(-1).masked_fill(~keep, 0.0).sum()
 
 
 def _per_head(metric: str, values: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,10 +15,13 @@ Kind = Literal["alarm", "state", "spike", "not valid"]
 LOW_ENTROPY = 0.1
 """Share of log n below which a head is said to look at one key."""
 LARGE_LOGIT = 100.0
+DEAD = 1e-6
+"""Share of its input that a layer adds to the residual stream, below which it is said to be dead."""
 _ADVICE = {
     "attention_entropy": "normalise queries and keys (qk-norm), or lower the rate of W_Q and W_K",
     "largest_logit": "normalise queries and keys (qk-norm), or clip W_Q and W_K until logits are below 100",
     "residual_rms": "lower the rate of the MLP and the output projections, or norm the residual stream",
+    "residual_update": "look at its gradients: a gate that is shut, a scale of 0, or units that never fire",
     "loss": "go back to a checkpoint before this step, and lower the learning rate",
 }
 
@@ -57,7 +60,8 @@ class Message:
 
 
 def states(table: pd.DataFrame, since: dict[str, int]) -> list[Message]:
-    """Levels that one look shows: heads that look at one key, logits beyond 100, values that are no numbers.
+    """Levels that one look shows: heads that look at one key, logits beyond 100, values that are no numbers,
+    layers that add nothing.
 
     Args:
         table: one step of a monitor's table.
@@ -78,6 +82,8 @@ def states(table: pd.DataFrame, since: dict[str, int]) -> list[Message]:
             lasting.add(f"{where} entropy")
         if row.metric == "largest_logit" and value > LARGE_LOGIT / 2:
             lasting.add(f"{where} logit")
+        if row.metric == "residual_update" and value < 2 * DEAD:
+            lasting.add(f"{where} update")
         if row.metric == "normalised_entropy" and value < LOW_ENTROPY:
             what = f"attention is on one key (entropy {value:.3f} of log n)"
             found[f"{where} entropy"] = (where, "attention_entropy", what)
@@ -85,6 +91,9 @@ def states(table: pd.DataFrame, since: dict[str, int]) -> list[Message]:
             found[f"{where} logit"] = (where, "largest_logit", f"its largest logit is {value:.0f}")
         elif row.metric == "residual_rms" and not np.isfinite(value):
             found[f"{where} residual"] = (where, "residual_rms", "the residual stream is not finite")
+        elif row.metric == "residual_update" and value < DEAD:
+            what = f"the layer is dead: it adds {value:.1g} of what it reads to the residual stream"
+            found[f"{where} update"] = (where, "residual_update", what)
     for key in [key for key in since if key not in found and key not in lasting]:
         del since[key]
     told = []

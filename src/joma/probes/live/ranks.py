@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import torch.distributed as dist
 
-from joma.probes.live.look import MAXIMA
+from joma.probes.live.look import MAXIMA, RESIDUAL
 
 _KEYS = ["step", "layer", "module", "call", "head", "metric", "unit"]
 
@@ -31,7 +31,7 @@ def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:
         return rows
     table = pd.concat(parts, ignore_index=True)
     value, count = table["value"].astype(float), table["count"].astype(float)
-    squared = table["metric"] == "residual_rms"
+    squared = table["metric"].isin(RESIDUAL)
     table["total"] = np.where(squared, value**2, value) * count
     table["total"] = table["total"].where(count > 0, 0.0)
     table["most"] = value
@@ -41,7 +41,7 @@ def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:
     joined = joined.reset_index()
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = joined["total"] / joined["count"].where(joined["count"] > 0)
-    mean = mean.where(joined["metric"] != "residual_rms", np.sqrt(mean))
+    mean = mean.where(~joined["metric"].isin(RESIDUAL), np.sqrt(mean))
     joined["value"] = mean.where(~joined["metric"].isin(MAXIMA), joined["most"])
     return joined[list(rows.columns) or [*_KEYS, "value", "count"]]
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from joma.measures.attention.statistics import metric_of
-from joma.probes.live.look import Seen
+from joma.probes.live.look import RESIDUAL, Seen
 
 COLUMNS = ("step", "layer", "module", "call", "head", "metric", "value", "unit", "count")
 _DTYPES = dict(
@@ -60,7 +60,7 @@ def tidy(step: int, seen: list[Seen]) -> pd.DataFrame:
     counts = iter(on_host([part.counts for part in seen]))
     rows: list[list[str | float | None]] = []
     for part in seen:
-        heads = part.values.numel() if part.metric != "residual_rms" else 0
+        heads = 0 if part.metric in RESIDUAL else part.values.numel()
         metric = metric_of(part.metric)
         for head in range(max(heads, 1)):
             which = head if heads else None
