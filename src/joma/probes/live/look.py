@@ -17,8 +17,8 @@ from joma.probes.watching.watch import Watch, watch
 _MASKS = ("attention_mask", "decoder_attention_mask")
 """What a model of transformers calls the mask that tells padding, in its first and in its second stack."""
 RESIDUAL = ("residual_rms", "residual_update")
-"""Of a block's output its root mean square, and that of what the block adds over that of what it reads. A norm
-after the sum (post-norm) counts as added, so that a dead layer is not seen there."""
+"""Of a block's output its root mean square, and that of what the block adds over that of what it reads. A
+norm after the sum (post-norm) counts as added, so that a dead layer is not seen there."""
 MAXIMA = ("largest_logit",)
 """Statistics of which the largest row counts, not the mean."""
 
