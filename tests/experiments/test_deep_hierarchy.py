@@ -3,9 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from joma.errors import InputError
 from joma.experiments.deep_hierarchy import (
+    DECODER,
     FROZEN,
     LONE,
     RUNS,
@@ -18,12 +20,16 @@ from joma.experiments.deep_hierarchy import (
     DeepHierarchy,
 )
 from joma.experiments.deep_hierarchy.claims import _bounce, half_times
+from joma.experiments.deep_hierarchy.decoder import _draw, _look
 from joma.experiments.deep_hierarchy.run import _train, network
 from joma.experiments.deep_hierarchy.sequences import forest, heights, questions
+from joma.models.decoder import Decoder
 from joma.progress import Progress
 from joma.reporting.figures import style
 
 SMALL = DeepHierarchy(sequences=2000, steps=30)
+ASKED = DeepHierarchy(sequences=500, decoder_steps=3)
+"""With a decoder."""
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +39,15 @@ def tables():
 
 def test_every_task_and_run_is_measured_and_claimed(tables):
     losses = tables["losses"]
-    cells = {(task, run) for task, runs in RUNS.items() for run in runs}
+    cells = {(task, run) for task, runs in RUNS.items() if task != DECODER for run in runs}
     assert set(map(tuple, losses[["task", "run"]].drop_duplicates().to_numpy())) == cells
     start = losses[losses["step"] == 0]
     np.testing.assert_allclose(start.query("task == 'classes'")["value"], 1.0, atol=0.1)
     claims = SMALL.claims(tables)
-    assert len({claim.id for claim in claims}) == len(claims) == 10
-    assert all(claim.null is not None and claim.null_description for claim in claims)
+    assert len({claim.id for claim in claims}) == len(claims) == 13
+    tested = [claim for claim in claims if claim.verdict != "not tested"]
+    assert {claim.id.split(".")[1][:7] for claim in claims if claim not in tested} == {"decoder"}
+    assert all(claim.null is not None and claim.null_description for claim in tested)
 
 
 def test_the_figure_is_drawn(tables):
@@ -152,7 +160,7 @@ def made_up(changed: dict[tuple[object, ...], float]) -> dict[str, pd.DataFrame]
 
 def test_all_claims_hold_of_made_up_numbers_and_measure_them():
     tables = made_up({})
-    claims = {claim.id.partition(".")[2]: claim for claim in SMALL.claims(tables)}
+    claims = {claim.id.partition(".")[2]: claim for claim in ASKED.claims(tables)}
     assert {claim.verdict for claim in claims.values()} == {"holds"}
     when = half_times(tables["associations"])
     assert when["tokens", TREE, 0, 2, 2] == pytest.approx(5.1, rel=1e-12)
@@ -175,6 +183,12 @@ def test_all_claims_hold_of_made_up_numbers_and_measure_them():
         ("families_meet", ("size", "tokens", SHUFFLED, 2, 2), 2.1),
         ("not_picked_up", ("size", "tokens", LONE, 1, 2), 0.9),
         ("not_picked_up", ("size", "tokens", LONE, 1, 3), 1.6),
+        ("decoder_siblings_first", ("half", DECODER, TREE, 1, 2), 2.2),
+        ("decoder_siblings_first", ("half", DECODER, SHUFFLED, 1, 2), 3.8),
+        ("decoder_layer_by_layer", ("half", DECODER, TREE, 2, 2), 2.2),
+        ("decoder_layer_by_layer", ("half", DECODER, SHUFFLED, 2, 2), 5.2),
+        ("decoder_prefers_siblings", ("size", DECODER, TREE, 1, 2), 2.1),
+        ("decoder_prefers_siblings", ("size", DECODER, SHUFFLED, 1, 2), 2.1),
         ("classes_prefer_siblings", ("size", "classes", TREE, 1, 2), 2.1),
         ("classes_prefer_siblings", ("size", "classes", SHUFFLED, 1, 1), 2.1),
         ("classes_prefer_siblings", ("size", "classes", SHUFFLED_CLASSES, 1, 1), 0.21),
@@ -183,7 +197,7 @@ def test_all_claims_hold_of_made_up_numbers_and_measure_them():
     ],
 )
 def test_one_number_of_one_seed_fails_a_claim(claim, what, value):
-    verdicts = {c.id.partition(".")[2]: c.verdict for c in SMALL.claims(made_up({what: value}))}
+    verdicts = {c.id.partition(".")[2]: c.verdict for c in ASKED.claims(made_up({what: value}))}
     assert verdicts[claim] == "fails"
 
 
@@ -225,3 +239,56 @@ def test_the_same_seed_gives_the_same_table():
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         DeepHierarchy(**settings)
+
+
+def test_a_decoder_is_asked_the_same():
+    size = len(heights(ASKED, TREE))
+    asked = questions(ASKED, "tokens", TREE, 0)
+    batch = _draw(asked, 4000, np.random.default_rng(0))
+    rows = {
+        (tuple(x > 0), query): share
+        for x, query, share in zip(asked.inputs, asked.asked, asked.answers[:, 1], strict=True)
+    }
+    orders = set()
+    for sequence, place, there in zip(
+        batch.sequences.tolist(), batch.query_at.tolist(), batch.there.tolist(), strict=True
+    ):
+        context, query, rest = sequence[1:place], sequence[place], sequence[place + 1 :]
+        assert sequence[0] == size
+        assert set(rest) <= {size}
+        assert len({*context, query, size}) == len(context) + 2
+        share = rows[tuple(token in context for token in range(size)), query]
+        assert share > 0 if there else share < 1
+        orders.add(tuple(context))
+    assert any(tuple(reversed(order)) in orders for order in orders if len(order) > 2)
+    present = batch.there.double().mean().item()
+    assert present == pytest.approx(float(asked.weights @ asked.answers[:, 1]) / size, abs=0.03)
+
+
+@torch.no_grad()
+def test_the_decoder_looked_at_by_hand():
+    height = heights(ASKED, TREE)
+    batch = _draw(questions(ASKED, "tokens", TREE, 0), 40, np.random.default_rng(1))
+    torch.manual_seed(0)
+    net = Decoder(len(height) + 3, layers=2, width=8, hidden=8, dropout=0.0, longest=len(height) + 2)
+    loss, entropy, found = _look(net, batch, height)
+    seen = {}
+    net.hidden_states(batch.sequences, observe=lambda layer, attention: seen.update({layer: attention[:, 0]}))
+    mean = {(layer, h): [] for layer in range(2) for h in (1, 2)}
+    for row, (sequence, place) in enumerate(
+        zip(batch.sequences.tolist(), batch.query_at.tolist(), strict=True)
+    ):
+        apart = {at: height[sequence[place], sequence[at]] for at in range(1, place)}
+        for layer in range(2):
+            logits = seen[layer][row, place].log()
+            base = [logits[at].item() for at, h in apart.items() if h == 3]
+            for at, h in apart.items():
+                if base and h < 3:
+                    mean[layer, h].append(logits[at].item() - np.mean(base))
+    for (layer, h), values in mean.items():
+        assert found[layer][h] == pytest.approx(np.mean(values), abs=1e-5)
+    attended = torch.stack([seen[0][row, place] for row, place in enumerate(batch.query_at)]).double()
+    assert entropy == pytest.approx(float(torch.special.entr(attended).sum(1).mean()), abs=1e-5)
+    answers = torch.stack([net(batch.sequences)[row, place, -2:] for row, place in enumerate(batch.query_at)])
+    chosen = answers.double().softmax(1)[torch.arange(40), batch.there]
+    assert loss == pytest.approx(-chosen.log().mean().item(), abs=1e-5)

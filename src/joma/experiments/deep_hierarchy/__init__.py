@@ -12,9 +12,11 @@ TREE, SHUFFLED, SHUFFLED_CLASSES = "tree", "shuffled tree", "shuffled classes"
 FROZEN, WEAK, SINGLE, LONE = "frozen attention", "weak attention", "single layer", "lone cousins"
 STOPS = {"stopped earlier": 0.5, "stopped at the dip": 1.0, "stopped later": 1.5}
 """Attention stops where its entropy is least, or at this multiple of that step."""
+DECODER = "decoder"
 RUNS = {
     "tokens": (TREE, SHUFFLED, FROZEN, WEAK, SINGLE, LONE),
     "classes": (TREE, SHUFFLED, SHUFFLED_CLASSES, FROZEN, *STOPS),
+    DECODER: (TREE, SHUFFLED),
 }
 """What is trained for -> what it is trained on, or how."""
 TOPS = 2
@@ -33,7 +35,8 @@ class DeepHierarchy(Experiment):
     The association of a query with a token (layer 1) or with another query's units (layer s) is what its
     sum_k v_k^2 gains, which under Theorem 1 is twice what its attention logit gains; it is averaged over all
     pairs at one height of the common latent ancestor: 0 the query itself, 1 siblings, 2 cousins, the largest
-    one the other tree.
+    one the other tree. An ordinary decoder (``decoder``; in ``paper``, or with --decoder-steps) reads the
+    contexts in random order and answers the same questions; its associations are its attention logits.
 
     Runs beside the real one: the shuffled tree (tokens of a tree permuted anew in every sequence), shuffled
     classes (labels dealt anew), frozen attention (W_Q and W_K, hence z, stay at the start), weak attention
@@ -44,13 +47,13 @@ class DeepHierarchy(Experiment):
 
     Tables: ``associations`` (task, run, seed, time, layer, height), ``losses`` (excess loss in time: 0 is
     the best that the context allows, 1 the prediction without it), ``entropy`` (mean over queries of the
-    entropy of layer 1's attention to the other tokens).
+    entropy of layer 1's attention to the other tokens; the decoder's to the whole row).
     """
 
     title = "Siblings first, families a layer later? Trees of tokens in a stack of JoMA blocks"
     reproduces = "JoMA Fig. 5(c), Sec. 5"
     cost = {"quick": "2 min", "paper": "40 min"}
-    presets = {"quick": {}, "paper": {"levels": 3, "layers": 3, "sequences": 4000}}
+    presets = {"quick": {}, "paper": {"levels": 3, "layers": 3, "sequences": 4000, "decoder_steps": 1500}}
 
     levels: int = setting(2, "levels of latents above the tokens, the top included", at_least=2, at_most=4)
     layers: int = setting(2, "layers of the stack", at_least=2, at_most=6)
@@ -63,6 +66,9 @@ class DeepHierarchy(Experiment):
     class_rate: float = setting(0.25, "learning rate for classes", above=0.0)
     kappa: float = setting(20.0, "rate of attention over that of the weights", above=0.0, at_most=1000.0)
     seeds: int = setting(5, "sequences and initial weights", at_least=5, at_most=1000)
+    decoder_steps: int = setting(
+        0, "steps of Adam of an ordinary decoder that is asked about tokens; 0 leaves it out", at_least=0
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.claim import Claim, judge
+from joma.claim import Claim, Stated, judge, not_tested
 from joma.experiments.deep_hierarchy import (
+    DECODER,
     FROZEN,
     LONE,
+    RUNS,
     SHUFFLED,
     SHUFFLED_CLASSES,
     SINGLE,
@@ -35,6 +37,7 @@ def claims(settings: DeepHierarchy, tables: Mapping[str, pd.DataFrame]) -> list[
         _labels(grown),
         _depth(loss),
         _bounce(tables["entropy"], loss),
+        *_decoder(settings, when, grown),
     ]
 
 
@@ -206,3 +209,61 @@ def _bounce(entropy: pd.DataFrame, loss: pd.Series) -> Claim:
         evidence=f"after {_shown(after)}, before {_shown(before)}; attention that never learns costs "
         f"{_shown(never)}; rebound of at least {rebound(TREE):.3f} nats",
     )
+
+
+def _decoder(settings: DeepHierarchy, when: pd.Series, grown: pd.Series) -> list[Claim]:
+    source = "JoMA Sec. 5, Fig. 5(c)"
+    stated = [
+        Stated(
+            id="deep_hierarchy.decoder_siblings_first",
+            source=source,
+            statement="In layer 1 of an ordinary decoder a query attends to its sibling before its cousins.",
+        ),
+        Stated(
+            id="deep_hierarchy.decoder_layer_by_layer",
+            source=source,
+            statement="An ordinary decoder attends to siblings in layer 1 before to cousins in layer 2.",
+        ),
+        Stated(
+            id="deep_hierarchy.decoder_prefers_siblings",
+            source=source,
+            statement="In layer 1 of an ordinary decoder a query in the end attends to its sibling more than "
+            "to its cousins.",
+        ),
+    ]
+    if not settings.decoder_steps:
+        reason = "no decoder was trained; --decoder-steps 1500 does, and so does --preset paper"
+        return [not_tested(**words, reason=reason) for words in stated]
+    runs = RUNS[DECODER]
+    ratios = [
+        {run: _of(when, DECODER, run, layer, COUSIN) / _of(when, DECODER, run, 1, SIBLING) for run in runs}
+        for layer in (1, 2)
+    ]
+    found = [
+        judge(
+            bool(ratio[TREE].min() > 1 and (ratio[TREE] > ratio[SHUFFLED]).all()),
+            **words,
+            expected="cousins' time of half growth over siblings' above 1, and above that of the same seed's "
+            "shuffled tree, in every seed",
+            measured=float(ratio[TREE].min()),
+            null=float(ratio[SHUFFLED].min()),
+            null_description="shuffled trees (both: least of the seeds)",
+            evidence="; ".join(f"{run} {_shown(ratio[run])}" for run in runs),
+        )
+        for words, ratio in zip(stated, ratios, strict=False)
+    ]
+    excess = {run: _of(grown, DECODER, run, 1, SIBLING) - _of(grown, DECODER, run, 1, COUSIN) for run in runs}
+    found.append(
+        judge(
+            bool(excess[TREE].min() > excess[SHUFFLED].abs().max()),
+            **stated[-1],
+            expected="the sibling's logit less a cousin's above 0, by more than any shuffled tree's is off "
+            "0, in every seed",
+            measured=float(excess[TREE].min()),
+            null=float(excess[SHUFFLED].abs().max()),
+            null_description="largest difference of either sign with shuffled trees",
+            evidence=f"{settings.decoder_steps} steps of Adam; least of {settings.seeds} seeds; in layer 2 "
+            + _shown(_of(grown, DECODER, TREE, 2, SIBLING) - _of(grown, DECODER, TREE, 2, COUSIN)),
+        )
+    )
+    return found

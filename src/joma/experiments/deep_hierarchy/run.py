@@ -12,6 +12,7 @@ from torch import Tensor
 
 from joma.arguments import Array
 from joma.experiments.deep_hierarchy import (
+    DECODER,
     FROZEN,
     RUNS,
     SINGLE,
@@ -19,6 +20,7 @@ from joma.experiments.deep_hierarchy import (
     TREE,
     WEAK,
     DeepHierarchy,
+    decoder,
 )
 from joma.experiments.deep_hierarchy.sequences import Questions, heights, questions
 from joma.experiments.tables import Rows, by_table
@@ -35,6 +37,7 @@ def run(settings: DeepHierarchy, progress: Progress) -> dict[str, pd.DataFrame]:
     cells = {
         f"{task}-{name}-{seed}".replace(" ", "-"): partial(_train, settings, task, name, seed)
         for task, names in RUNS.items()
+        if task != DECODER or settings.decoder_steps
         for name in names
         for seed in range(settings.seed, settings.seed + settings.seeds)
     }
@@ -51,6 +54,8 @@ def network(settings: DeepHierarchy, run: str, tokens: int) -> JomaStack:
 
 
 def _train(settings: DeepHierarchy, task: str, name: str, seed: int, progress: Progress) -> pd.DataFrame:
+    if task == DECODER:
+        return decoder.train(settings, name, seed, progress)
     asked, height = questions(settings, task, name, seed), heights(settings, name)
     rate = settings.rate if task == "tokens" else settings.class_rate
     kappa = {FROZEN: 0.0, WEAK: 1.0}.get(name, settings.kappa)
