@@ -232,7 +232,7 @@ def _decoder(settings: DeepHierarchy, when: pd.Series, grown: pd.Series) -> list
         ),
     ]
     if not settings.decoder_steps:
-        reason = "no decoder was trained; --decoder-steps 1500 does, and so does --preset paper"
+        reason = "no decoder was trained; --decoder-steps 1500 trains one, and so does --preset paper"
         return [not_tested(**words, reason=reason) for words in stated]
     runs = RUNS[DECODER]
     ratios = [
