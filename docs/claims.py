@@ -99,23 +99,30 @@ def page() -> str:
     """The whole page in Markdown."""
     lines = [HEAD]
     by_run: dict[str, list[Claim]] = {}
-    for claim in stored.claims().values():
-        by_run.setdefault(claim.id.split(".")[0], []).append(claim)
+    for key, claim in stored.claims().items():
+        by_run.setdefault(key.removesuffix(claim.id) + claim.id.split(".")[0], []).append(claim)
     for name in catalog.names():
         lines.append(f"\n## `joma run {name}`\n")
         if name in NOT_STORED:
             lines.append(f"{NOT_STORED[name].capitalize()}: `joma run {name}`.")
             continue
-        lines += ["| claim | what is claimed | verdict | measured | null |", "|---|---|---|---|---|"]
-        for claim in by_run[name]:
-            cells = (claim.statement or claim.correction, claim.verdict, number(claim.measured), null(claim))
-            lines.append(_row(claim.id, cells))
+        lines += _table(by_run[name])
+        for preset in stored.presets_beside(name):
+            lines += [f"\n`joma run {name} --preset {preset}`:\n", *_table(by_run[f"{preset}.{name}"])]
         for id, where in OTHER_SETTINGS.items():
             if id.startswith(f"{name}."):
                 lines.append(_row(id, ("", "", "", where)))
     lines += ["\n## `joma check`\n", "| claim | what is claimed | verdict | null |", "|---|---|---|---|"]
     lines += [_row(c["id"], (c["statement"], c["verdict"], c["null"] or MATHEMATICS)) for c in of_checks()]
     return "\n".join(lines) + "\n"
+
+
+def _table(claims: Iterable[Claim]) -> list[str]:
+    lines = ["| claim | what is claimed | verdict | measured | null |", "|---|---|---|---|---|"]
+    for claim in claims:
+        cells = (claim.statement or claim.correction, claim.verdict, number(claim.measured), null(claim))
+        lines.append(_row(claim.id, cells))
+    return lines
 
 
 def _row(id: str, cells: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 """The runs that the site's numbers stand on: kept small in docs/stored, judged afresh whenever they are read.
 
-``python docs/stored.py DIR ...`` keeps run directories (of the preset quick; of ``alarm``, paper). Small
-tables are kept whole. Of large ones only what the claims need is: those that no claim reads are left out, and
+``python docs/stored.py DIR ...`` keeps run directories (of the preset quick; of ``alarm``, paper; of another
+preset, beside it as NAME-PRESET). Small tables are kept whole. Of large ones only what the claims need is: those that no claim reads are left out, and
 columns, and moments between the first and the last, where the claims are the same without them.
 """
 
@@ -60,11 +60,18 @@ def tables(name: str) -> Mapping[str, pd.DataFrame]:
 
 @cache
 def claims() -> dict[str, Claim]:
-    """Id -> claim, of all stored runs, judged from their tables now."""
+    """Id (of NAME-PRESET: PRESET.id) -> claim, of all stored runs, judged from their tables now."""
     found = {}
     for folder in sorted(path.parent for path in FOLDER.glob("*/settings.yaml")):
-        found |= {claim.id: claim for claim in job(folder).claims(tables(folder.name))}
+        _, _, preset = folder.name.partition("-")
+        prefix = f"{preset}." if preset else ""
+        found |= {prefix + claim.id: claim for claim in job(folder).claims(tables(folder.name))}
     return found
+
+
+def presets_beside(name: str) -> list[str]:
+    """Of an experiment: presets that are kept beside its first run."""
+    return sorted(path.parent.name.partition("-")[2] for path in FOLDER.glob(f"{name}-*/settings.yaml"))
 
 
 def needed(experiment: Experiment, given: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -97,13 +104,14 @@ def keep(folder: Path) -> None:
     """Store a run directory."""
     experiment = job(folder)
     given = {path.stem: pd.read_parquet(path) for path in folder.glob("*.parquet")}
-    target = FOLDER / experiment.name()
+    described = yaml.safe_load((folder / "settings.yaml").read_text("utf-8"))
+    name, preset = experiment.name(), described["preset"]
+    target = FOLDER / (name if preset == PRESETS.get(name, "quick") else f"{name}-{preset}")
     target.mkdir(parents=True, exist_ok=True)
     for old in target.glob("*.parquet"):
         old.unlink()
     for name, table in needed(experiment, given).items():
         table.to_parquet(target / f"{name}.parquet", compression="zstd", compression_level=19, index=False)
-    described = yaml.safe_load((folder / "settings.yaml").read_text("utf-8"))
     if corpus := described["settings"].get("corpus"):  # a folder of one machine's is known by its name
         described["settings"]["corpus"] = Path(corpus).name
         described["command"] = described["command"].replace(corpus, Path(corpus).name)
