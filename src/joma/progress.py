@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -57,7 +56,6 @@ class Progress:
         self.quiet = quiet
         self.position = position
         self.clock = clock
-        self._parent: int | None = None
 
     def track(
         self, items: Iterable[T], label: str, *, total: int | None = None, initial: int = 0
@@ -88,10 +86,6 @@ class Progress:
                 print(
                     _line(label, number, total, told - started, number - initial), file=sys.stderr, flush=True
                 )
-            if self._parent is not None and os.getppid() != self._parent:
-                # The process that asked for this was killed; whoever continues its run must find
-                # nobody else writing there.
-                os._exit(1)
             yield item
 
     def part(self, name: str, compute: Callable[[], pandas.DataFrame]) -> pandas.DataFrame:
@@ -121,7 +115,6 @@ class Progress:
         each is handed a Progress of its own. The tables do not depend on the number of processes. If
         some fail, the others finish all the same, and the first failure is raised.
         """
-        # In turn, a part runs in this very process, which is no child of itself.
         workers = 1 if self.executor is in_turn else max(1, min(usable_cores(), len(computations)))
         calls = [
             functools.partial(
@@ -142,7 +135,6 @@ class Progress:
     def _for_worker(self, position: int) -> Self:
         worker = copy.copy(self)
         worker.position = position
-        worker._parent = os.getpid()
         return worker
 
 
