@@ -20,6 +20,15 @@ def tables():
     return SMALL.run(Progress(quiet=True))
 
 
+def test_the_answer_is_the_claims_numbers(tables):
+    found = {claim.id.partition(".")[2]: claim for claim in SMALL.claims(tables)}
+    rest, depth, law = SMALL.answer(tables)
+    assert f"to {found['rests'].measured:.1g} of |mu|" in rest
+    assert f"off by {found['rests'].printed_error:.2g} or more" in rest
+    assert f"by {found['depth'].measured:.0%}, Eq. 6 by {found['depth'].null:.0%}" in depth
+    assert f"{found['law'].measured:.1%}" in law
+
+
 def test_claims(tables):
     verdicts = {claim.id: claim.verdict for claim in SMALL.claims(tables)}
     assert verdicts.pop("block_flow.rests") == "corrected"

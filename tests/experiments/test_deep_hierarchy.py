@@ -168,6 +168,16 @@ def test_all_claims_hold_of_made_up_numbers_and_measure_them():
     assert claims["attention_orders"].measured == pytest.approx(5.1 / 2.3, rel=1e-12)
 
 
+def test_the_answer_says_what_came_later():
+    changed = {("half", "classes", TREE, 2, 2): 1.15}
+    tokens, classes, decoder = ASKED.answer(made_up(changed))
+    assert "2.2 times as late" in tokens  # 5.1 / 2.3
+    assert "later in 5 of 5 seeds; shuffled trees 1)" in tokens
+    assert "later in 4 of 5 seeds" in classes
+    assert "decoder" in decoder
+    assert len(SMALL.answer(made_up({}))) == 2
+
+
 @pytest.mark.parametrize(
     ("claim", "what", "value"),
     [

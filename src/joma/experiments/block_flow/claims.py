@@ -226,3 +226,17 @@ def _law(law: pd.DataFrame, phases: pd.DataFrame) -> list[Claim]:
             evidence=f"{len(wide)} points, {(wide['value'] > 0.05).mean():.0%} of them above 0.05 nats",
         ),
     ]
+
+
+def answer(settings: BlockFlow, tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """Where the block rests and how deep it bounces, beside what Eq. 6 says of both."""
+    found = {claim.id.partition(".")[2]: claim for claim in claims(settings, tables)}
+    rests, depth, law = found["rests"], found["depth"], found["law"]
+    return [
+        "The block of Eq. 1 does not rest at mu, as Eq. 6 says: the attended weight v e^z does, to "
+        f"{rests.measured:.1g} of |mu| in every run, while v itself is off by {rests.printed_error:.2g} or "
+        f"more wherever the two laws differ by {APART:g}.",
+        f"Its attention's entropy falls and rises again in every run; the corrected flow misses the depth by "
+        f"{depth.measured:.0%}, Eq. 6 by {depth.null:.0%}.",
+        f"A closed form in mu alone gives the depth to {law.measured:.1%} wherever it exceeds 0.05 nats.",
+    ]

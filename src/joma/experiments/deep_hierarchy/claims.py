@@ -267,3 +267,21 @@ def _decoder(settings: DeepHierarchy, when: pd.Series, grown: pd.Series) -> list
         )
     )
     return found
+
+
+def answer(settings: DeepHierarchy, tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """In which order associations come, by what is learned."""
+    when = half_times(tables["associations"])
+    told = {"tokens": "its token told from contexts without it", "classes": "class labels"}
+    told |= {DECODER: "the same, by an ordinary decoder"} if settings.decoder_steps else {}
+    sentences = []
+    for task, learned in told.items():
+        ratio, null = (
+            _of(when, task, run, 2, COUSIN) / _of(when, task, run, 1, SIBLING) for run in (TREE, SHUFFLED)
+        )
+        sentences.append(
+            f"Learned: {learned}. Cousins are associated in layer 2 {ratio.median():.2g} times as late as "
+            f"siblings in layer 1 (median; later in {(ratio > 1).sum()} of {len(ratio)} seeds; shuffled "
+            f"trees {null.median():.2g})."
+        )
+    return sentences
