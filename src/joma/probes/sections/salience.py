@@ -139,16 +139,20 @@ class SalienceSection(TokenSection):
         gradients, self._gradients = self._gradients, None
         assert gradients is not None
         if self.loss is None:
-            value = _next_token_loss(logits_of(output), part.batch)
+            start = logits_of(output)
+            minus = _minus_next_token_gradient(start.detach(), part.batch)
         else:
             device = device_of(self.model)
-            value = self.loss(output, part.batch.tokens.to(device), part.batch.mask.to(device))
-        if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
-            raise InputError(
-                "token_salience: the loss must be a tensor with one element that depends on the layers."
-            )
+            start = self.loss(output, part.batch.tokens.to(device), part.batch.mask.to(device))
+            if not isinstance(start, Tensor) or start.numel() != 1 or not start.requires_grad:
+                raise InputError(
+                    "token_salience: the loss must be a tensor with one element that depends on the layers."
+                )
+            minus = -torch.ones_like(start)
+        if not start.requires_grad:
+            raise InputError("token_salience: the logits do not depend on the layers; give a loss that does.")
         # Every hidden layer lies between the loss and the first ones, so its hook is called on the way.
-        torch.autograd.grad(-value.squeeze(), gradients.leaves, allow_unused=True)
+        torch.autograd.grad(start, gradients.leaves, minus, allow_unused=True)
         for block in self.blocks:
             runs = gradients.runs[block.name]
             if not runs or any((block.name, run) not in gradients.received for run in range(runs)):
@@ -234,17 +238,22 @@ class _Gradients:
         self.received.add(key)
 
 
-def _next_token_loss(logits: Tensor, batch: TokenBatch) -> Tensor:
+def _minus_next_token_gradient(logits: Tensor, batch: TokenBatch) -> Tensor:
+    """Minus that of the summed cross-entropy: one-hot less softmax, 0 where nothing is to be predicted.
+
+    By hand, since autograd keeps and fills two more tensors of the logits' size.
+    """
     if logits.shape[:2] != batch.tokens.shape:
         raise InputError(
             f"token_salience: logits of shape {tuple(logits.shape)} for tokens of shape "
             f"{tuple(batch.tokens.shape)}; give a model with logits at every position, or a loss."
         )
-    targets = torch.full_like(batch.tokens, -100)
-    targets[:, :-1] = batch.tokens[:, 1:].masked_fill(~(batch.mask[:, 1:] & batch.mask[:, :-1]), -100)
-    flat = logits.flatten(0, 1)
-    precise = flat if flat.dtype == torch.float64 else flat.float()
-    return F.cross_entropy(precise, targets.flatten().to(flat.device), reduction="sum", ignore_index=-100)
+    predicts = (batch.mask & _has_next(batch.mask)).to(logits.device)
+    following = torch.roll(batch.tokens, -1, 1).to(logits.device)
+    precise = logits if logits.dtype == torch.float64 else logits.float()
+    found = precise.softmax(-1).neg_()
+    found.scatter_add_(-1, following[..., None], torch.ones_like(found[..., :1]))
+    return found.masked_fill_(~predicts[..., None], 0.0).to(logits.dtype)
 
 
 def _has_next(mask: Tensor) -> Tensor:
