@@ -12,7 +12,6 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from joma.probes.live.messages import Message
 from joma.probes.live.monitor import Monitor, MonitorSettings, StopTraining
-from joma.probes.live.rows import gradient_norm
 
 
 class TrainingMonitor(TrainerCallback):
@@ -22,8 +21,9 @@ class TrainingMonitor(TrainerCallback):
     output directory unless another is given; a run that is resumed from a checkpoint continues it. The loss
     is read at every step where the model itself returns it, before the Trainer hides what is not finite
     (``logging_nan_inf_filter``); where something else computes it (a loss function of your own, label
-    smoothing), or the model is compiled, it is that which the Trainer logs, at its own cadence. With
-    ``on_alarm="stop"`` the Trainer stops after the step.
+    smoothing), or the model is compiled, it is that which the Trainer logs, at its own cadence. So is
+    the gradients' norm where the Trainer clips (``max_grad_norm``, its default), which alone knows it.
+    With ``on_alarm="stop"`` the Trainer stops after the step.
 
     Args:
         settings: those of :class:`joma.Monitor`, the model aside.
@@ -34,6 +34,8 @@ class TrainingMonitor(TrainerCallback):
         self._norm: Tensor | None = None
         self._losses: list[tuple[Tensor, bool]] = []
         self._tells_loss = False
+        self._across = 1
+        """Processes over whose tokens the loss is a mean, of which each has its own share."""
         self._hook: RemovableHandle | None = None
         self.monitor: Monitor | None = None
 
@@ -58,6 +60,8 @@ class TrainingMonitor(TrainerCallback):
             "steps": state.max_steps if state.max_steps > 0 else None,
             **self._settings,
         }
+        self._release()  # of a training that was broken off
+        self._across = args.world_size if args.average_tokens_across_devices else 1
         self.monitor = Monitor(model, **settings)
         self.monitor.begin(state.global_step + 1)
         self._losses.clear()
@@ -72,7 +76,8 @@ class TrainingMonitor(TrainerCallback):
         loss = getattr(output, "loss", None)
         if module.training and isinstance(loss, Tensor) and loss.ndim == 0:
             self._tells_loss = True
-            self._losses.append((loss.detach(), given.get("num_items_in_batch") is not None))
+            # A copy, since the Trainer scales it where it is.
+            self._losses.append((loss.detach().clone(), given.get("num_items_in_batch") is not None))
 
     def _loss(self) -> Tensor | None:
         """The mean over the step's passes; their sum where each was divided by the step's tokens."""
@@ -80,7 +85,7 @@ class TrainingMonitor(TrainerCallback):
         if not kept:
             return None
         total = torch.stack([loss.float() for loss, _ in kept]).sum()
-        return total if all(share for _, share in kept) else total / len(kept)
+        return total * self._across if all(share for _, share in kept) else total / len(kept)
 
     def on_pre_optimizer_step(
         self,
@@ -95,7 +100,7 @@ class TrainingMonitor(TrainerCallback):
         Where the Trainer clips, they are clipped already, and the norm that it logs is taken instead.
         """
         if self.monitor is not None and model is not None and not args.max_grad_norm:
-            self._norm = gradient_norm(model)
+            self._norm = self.monitor.gradient_norm()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -130,6 +135,9 @@ class TrainingMonitor(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Write what is pending; the model is left as it was."""
+        self._release()
+
+    def _release(self) -> None:
         if self._hook is not None:
             self._hook.remove()
             self._hook = None

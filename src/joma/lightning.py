@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 
 from joma.probes.live.messages import Message
 from joma.probes.live.monitor import Monitor, MonitorSettings, StopTraining
-from joma.probes.live.rows import gradient_norm
 
 
 class TrainingMonitor(lightning.Callback):
@@ -44,6 +43,8 @@ class TrainingMonitor(lightning.Callback):
             "steps": planned,
             **self._settings,
         }
+        if self.monitor is not None:
+            self.monitor.close()  # of a training that was broken off
         self.monitor = Monitor(pl_module, **settings)
         self.monitor.begin(trainer.global_step + 1)
 
@@ -52,7 +53,7 @@ class TrainingMonitor(lightning.Callback):
     ) -> None:
         """Keep the norm of the gradients, which are gone when the step is done."""
         if self.monitor is not None:
-            self._norm = gradient_norm(pl_module)
+            self._norm = self.monitor.gradient_norm()
 
     def on_train_batch_end(
         self,
@@ -67,12 +68,21 @@ class TrainingMonitor(lightning.Callback):
             return
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         norm, self._norm = self._norm, None
+        if isinstance(loss, Tensor) and pl_module.automatic_optimization:
+            loss = loss.detach() * trainer.accumulate_grad_batches  # Lightning has divided it
         try:
             self.monitor.step(
                 trainer.global_step, loss=loss if isinstance(loss, Tensor) else None, grad_norm=norm
             )
         except StopTraining:
             trainer.should_stop = True
+
+    def on_exception(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, exception: BaseException
+    ) -> None:
+        """Write what is pending, though the training broke off."""
+        if self.monitor is not None:
+            self.monitor.close()
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Write what is pending; the model is left as it was."""

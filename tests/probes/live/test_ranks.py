@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from joma.models.decoder import Decoder
 from joma.probes.live.folder import read_table
 from joma.probes.live.look import RESIDUAL
-from joma.probes.live.monitor import Monitor
+from joma.probes.live.monitor import Monitor, StopTraining
 from joma.probes.live.ranks import over_ranks
 
 pytestmark = pytest.mark.slow
@@ -53,11 +54,25 @@ def process(kind: str, rank: int, port: int, folder: str) -> None:
     else:
         model = torch.nn.parallel.DistributedDataParallel(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with Monitor(model, every=2, folder=folder, ranks_every=1 if kind == "sharded" else None) as monitor:
+    stops = kind == "stop"
+    monitor = Monitor(
+        model,
+        every=2,
+        folder=folder,
+        ranks_every=1 if kind == "sharded" else None,
+        on_alarm="stop" if stops else "log",
+    )
+    with contextlib.suppress(StopTraining), monitor:
         for step, ids in enumerate(batches()):
             if kind == "blind" and rank == 1 and step == 2:
                 monitor._shut()  # this process will have seen nothing at this step
-            monitor.step(step, loss=one(model, optimizer, ids[2 * rank : 2 * rank + 2]))
+            loss = one(model, optimizer, ids[2 * rank : 2 * rank + 2])
+            monitor.step(step, loss=loss * torch.nan if stops and rank == 1 and step == 1 else loss)
+        assert not stops, "the loss of one process is no number, and nobody stopped"
+    if kind == "blind":
+        continued = Monitor(model, every=2, folder=folder, ranks_every=None)
+        assert continued.last == STEPS - 1  # where one process alone has a folder
+        continued.close()
     nothing = over_ranks(pd.DataFrame())
     assert nothing.empty
     dist.destroy_process_group()
@@ -110,6 +125,20 @@ def test_sharded_weights_are_measured_where_all_of_them_are_there(tmp_path: Path
     assert not set(two["metric"]) & {"stable_rank", "gradient_norm"}
     assert "DTensor" in said
     assert said.count("joma:") == 1
+
+
+def test_all_processes_stop_where_the_loss_of_one_is_no_number(tmp_path: Path) -> None:
+    two, _ = in_two("stop", tmp_path / "two")
+    losses = two[two["metric"] == "loss"].set_index("step")["value"]
+    assert losses.isna().to_dict() == {0: False, 1: True, 2: False}
+
+
+def test_the_loss_is_the_mean_over_the_processes(tmp_path: Path) -> None:
+    two, _ = in_two("mean", tmp_path / "two")
+    one_by_one = in_one(tmp_path / "one")
+    known = two.query("metric == 'loss' and step <= 2")["value"]  # up to the last look
+    expected = one_by_one.query("metric == 'loss' and step <= 2")["value"]
+    assert np.allclose(known, expected, rtol=1e-4)
 
 
 if __name__ == "__main__":

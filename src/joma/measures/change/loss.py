@@ -23,7 +23,8 @@ class LossCusum:
     """
 
     reference: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    excursion: list[float] = field(default_factory=list)
+    excursion: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    """Its last 200, as many as the reference takes up."""
     total: float = 0.0
 
     @property

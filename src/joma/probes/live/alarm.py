@@ -23,7 +23,7 @@ from joma.measures.change.detector import Watched, began, comparable, looked
 from joma.measures.change.e_detector import DRIFT, VARIANCE, WEIGHTS, Evidence, threshold
 from joma.measures.change.loss import WINDOW, LossCusum
 from joma.measures.change.residuals import Moments, Past
-from joma.probes.live.messages import Message, place, seen_in, whole
+from joma.probes.live.messages import Entry, Message, place, seen_in
 
 _STREAMS = ("normalised_entropy", "largest_logit", "residual_rms")
 _NAMES = {
@@ -75,6 +75,10 @@ class ChangeAlarm:
 
     def invalid(self) -> str:
         """Why the bound is not claimed for this run so far; empty where it is."""
+        if self.watched.looks > self.looks:
+            return (
+                f"the run was looked at {self.watched.looks} times, and {self.looks} were planned (steps=...)"
+            )
         drift, variance = float(self.watched.drift), float(self.watched.variance)
         if drift > DRIFT:
             return f"the run drifts by {drift:.2f} deviations, more than the {DRIFT:g} that the bound allows"
@@ -88,11 +92,16 @@ class ChangeAlarm:
     def _message(self, step: int, rows: pd.DataFrame) -> Message:
         number, direction = self.watched.evidence.strongest()
         metric, module, call, head = self.keys[number]
-        own = rows[(rows["metric"] == metric) & (rows["module"] == module) & (rows["call"] == call)]
-        own = own[own["head"].fillna(-1) == head]
-        layer = whole(own["layer"].iloc[0]) if len(own) else None
-        where = place(layer, None if head < 0 else head, module)
-        value = f" to {own['value'].iloc[0]:.3g}" if len(own) else ""
+        entries = list(seen_in(rows))
+        own = [
+            row
+            for row in entries
+            if (row.metric, row.module, row.call) == (metric, module, call)
+            and (-1 if row.head is None else row.head) == head
+        ]
+        unseen = Entry(metric, module, call, None, None if head < 0 else head, np.nan)
+        where = place(own[0] if own else unseen, entries)
+        value = f" to {own[0].value:.3g}" if own else ""
         what = f"{_NAMES[metric].replace('_', ' ')} {'rose' if direction > 0 else 'fell'}{value}"
         since = int(self.quiet[(direction + 1) // 2, number])
         reason = self.invalid()
@@ -180,13 +189,15 @@ class LossAlarm:
     def as_state(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
         kept = {"began": self.began, "raised": self.raised, "broken": self.broken}
-        own = {**vars(self.cusum), "reference": list(self.cusum.reference)}
+        past = {name: list(getattr(self.cusum, name)) for name in ("reference", "excursion")}
+        own = {**vars(self.cusum), **past}
         return {**kept, "cusum": own}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what :meth:`as_state` gave."""
         own = state["cusum"]
-        self.cusum = LossCusum(deque(own["reference"], maxlen=WINDOW), list(own["excursion"]), own["total"])
+        reference, excursion = (deque(own[name], maxlen=WINDOW) for name in ("reference", "excursion"))
+        self.cusum = LossCusum(reference, excursion, own["total"])
         self.began, self.raised, self.broken = state["began"], state["raised"], state["broken"]
 
 

@@ -28,6 +28,8 @@ class Folder:
     path: Path
     last: int = -1
     _pending: list[pd.DataFrame] = field(default_factory=list)
+    _following: int = -1
+    """The next part's number; -1 before the first."""
 
     @classmethod
     def opened(cls, path: Path, facts: dict[str, Any]) -> Folder:
@@ -63,14 +65,25 @@ class Folder:
             return
         self._pending.append(table)
         joined = pd.concat(self._pending, ignore_index=True)
-        parts = _parts(self.path)
-        number = int(parts[-1].stem.removeprefix("part-")) + 1 if parts else 0
-        _write(self.path / f"part-{number:09d}.parquet", joined)
+        if self._following < 0:  # a folder of many parts is not listed for each
+            parts = _parts(self.path)
+            self._following = int(parts[-1].stem.removeprefix("part-")) + 1 if parts else 0
+        _write(self.path / f"part-{self._following:09d}.parquet", joined)
+        self._following += 1
         self._pending.clear()
         self.last = max(self.last, int(joined["step"].max()))
 
+    def table(self) -> pd.DataFrame:
+        """Everything measured so far, and what could not be written yet.
+
+        Raises:
+            RunDirectoryError: a damaged file.
+        """
+        return pd.concat([read_table(self.path), *self._pending], ignore_index=True)
+
     def cut(self, step: int) -> None:
         """Forget this step and all after it: a run that is resumed from before them takes them anew."""
+        self._pending = [rows[rows["step"] < step] for rows in self._pending]
         table = read_table(self.path)
         kept = table[table["step"] < step]
         _write(self.path / _TABLE, kept)

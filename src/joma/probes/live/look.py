@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from joma.errors import InputError
 from joma.probes.reading.passes import unwrapped
-from joma.probes.watching.watch import Watch, watch
+from joma.probes.watching.owners import LOOKS_LIKE_ATTENTION, parameters_of
+from joma.probes.watching.watch import Watch
 
 _MASKS = ("attention_mask", "decoder_attention_mask")
 """What a model of transformers calls the mask that tells padding, in its first and in its second stack."""
@@ -38,6 +39,37 @@ class Seen:
     """Rows behind each value."""
 
 
+class _TrainingWatch(Watch):
+    """A watch of the passes that learn: in training mode, with gradients. Others leave nothing behind."""
+
+    learns = False
+    """Whether the pass that runs is one."""
+    passes = 0
+    """How many there were."""
+    masks: Mapping[str, Tensor] = {}
+    """The padding that the pass was told, by the argument's name."""
+
+    def _pass_started(self, module: nn.Module) -> None:
+        super()._pass_started(module)
+        # What generates, or evaluates without leaving training mode, learns nothing.
+        self.learns = module.training and torch.is_grad_enabled()
+        self.passes += self.learns
+        self.masks = {}
+
+    def _pass_ended(self) -> None:
+        super()._pass_ended()
+        self.learns = False
+
+    def _active(self) -> bool:
+        return self.learns and super()._active()
+
+    def told(self, module: nn.Module, inputs: tuple[object, ...], named: Mapping[str, object]) -> None:
+        """Keep the padding that a module is told; those further in are told the same in other forms."""
+        given = {**dict(zip(parameters_of(type(module)), inputs, strict=False)), **named}
+        found = {name: mask for name in _MASKS if _is_mask(mask := given.get(name))}
+        self.masks = {**found, **self.masks}
+
+
 class Look:
     """Open from the step before until the step that is looked at; then :meth:`taken` says what was seen.
 
@@ -53,48 +85,39 @@ class Look:
         rows: float | None,
         blocks: Sequence[tuple[int, str, nn.Module]],
     ) -> None:
-        self._watch: Watch = watch(model, statistics=statistics, layers=layers, rows=rows, reduce="none")
+        self._watch = _TrainingWatch(
+            model, statistics=statistics, layers=layers, rows=rows, reduce="none", tolerance=None
+        )
         self._model = model
         self._blocks = blocks
-        self._training: list[bool] = []
         self._sums: dict[tuple[str, int, str], list[tuple[Tensor, Tensor, Tensor]]] = {}
         """Metric, layer and block -> of each pass, what stands above and below the line, and positions."""
-        self._masks: dict[str, Tensor] = {}
         self._stack = ExitStack()
 
     def open(self) -> None:
         """Begin to look."""
         with ExitStack() as stack:
-            stack.enter_context(self._model.register_forward_pre_hook(self._pass_begins, with_kwargs=True))
             for layer, name, block in self._blocks:
                 handle = block.register_forward_hook(
                     lambda _module, inputs, output, key=(layer, name): self._block_ran(key, inputs, output)
                 )
                 stack.enter_context(handle)
+            # The watch's own hooks are on all modules, and run before these.
             stack.enter_context(self._watch)
+            for module in self._model.modules():
+                if any(name in _MASKS for name in parameters_of(type(module))):
+                    stack.enter_context(module.register_forward_pre_hook(self._watch.told, with_kwargs=True))
             self._stack = stack.pop_all()
 
     def close(self) -> None:
         """Leave the model as it was."""
         self._stack.close()
 
-    def _pass_begins(
-        self, module: nn.Module, _inputs: tuple[object, ...], named: Mapping[str, object]
-    ) -> None:
-        # What generates, or evaluates without leaving training mode, learns nothing.
-        self._training.append(module.training and torch.is_grad_enabled())
-        self._masks = {name: mask for name, mask in named.items() if name in _MASKS and _is_mask(mask)}
-
     def _block_ran(
         self, key: tuple[int, str], inputs: tuple[object, ...], output: Tensor | tuple[Tensor, ...]
     ) -> None:
         hidden = output[0] if isinstance(output, tuple) else output
-        if not (
-            self._training
-            and self._training[-1]
-            and isinstance(hidden, Tensor)
-            and hidden.is_floating_point()
-        ):
+        if not (self._watch.learns and isinstance(hidden, Tensor) and hidden.is_floating_point()):
             return
         keep = self._no_padding(key[1], hidden)
         number = keep.sum()
@@ -109,24 +132,21 @@ class Look:
     def _no_padding(self, block: str, hidden: Tensor) -> Tensor:
         """Which positions count, (batch, length) bool."""
         sides = _MASKS if _has_two_stacks(self._model) else _MASKS[:1]
-        mask = self._masks.get(sides[-1] if "decoder" in block.split(".") else sides[0])
+        mask = self._watch.masks.get(sides[-1] if "decoder" in block.split(".") else sides[0])
         if mask is None or mask.shape != hidden.shape[:-1]:
             return torch.ones(hidden.shape[:-1], dtype=torch.bool, device=hidden.device)
         return mask.to(hidden.device).bool()
 
-    def taken(self) -> list[Seen]:
-        """What was seen, means over the passes of this step weighted by their rows.
+    def taken(self) -> tuple[list[Seen], str]:
+        """What was seen, means over the passes of this step weighted by their rows; and what could not be.
 
         Raises:
-            InputError: no pass in training mode ran, or no attention could be measured.
+            InputError: no pass in training mode ran.
         """
-        if not any(self._training):
+        if not self._watch.passes:
             raise InputError("no forward pass in training mode ran at a step that was to be looked at.")
         seen: dict[tuple[str, str, int], list[Seen]] = {}
-        for layer, record, measured in self._watch.measured():
-            # Passes are numbered from 0 in the order in which they began.
-            if not self._training[record.step]:
-                continue
+        for layer, record, measured in self._watch.kept():
             values, counts = _per_head(measured.name, measured.values, measured.counts)
             found = Seen(measured.name, measured.unit, layer, record.module, record.call, values, counts)
             seen.setdefault((found.metric, found.module, found.call), []).append(found)
@@ -134,7 +154,7 @@ class Look:
         for (metric, layer, name), passes in self._sums.items():
             above, below, number = (torch.stack(part).sum()[None] for part in zip(*passes, strict=True))
             rows.append(Seen(metric, "", layer, name, 0, (above / below).sqrt(), number))
-        return rows
+        return rows, self._watch.problem()
 
 
 def _sum_of_squares(hidden: Tensor, keep: Tensor) -> Tensor:
@@ -187,18 +207,34 @@ def _has_two_stacks(model: nn.Module) -> bool:
 def residual_blocks(model: nn.Module) -> list[tuple[int, str, nn.Module]]:
     """Layer number, name and module of each block: the members of the longest list of like modules.
 
-    An encoder and its decoder have one such list each.
+    Lists whose members hold an attention go before others; lists within a block (its experts) are none. An
+    encoder and its decoder have one such list each.
     """
-    lists = [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.ModuleList) and len({type(member) for member in module}) == 1
-    ]
+    lists: list[tuple[str, list[nn.Module]]] = []
+    within: list[str] = []
+    for name, module in model.named_modules():  # outer lists come before those within
+        members = list(module) if isinstance(module, nn.ModuleList | nn.Sequential) else []
+        alike = len({type(member) for member in members}) == 1
+        if alike and (isinstance(module, nn.ModuleList) or any(map(_parts, members))):
+            if not name.startswith(tuple(within)) or any(map(_holds_attention, members)):
+                lists.append((name, members))
+            within += [f"{name}.".lstrip(".")] if len(members) > 1 else []
+    lists = [one for one in lists if _holds_attention(one[1][0])] or lists
     if _has_two_stacks(model):
         stacks = [[one for one in lists if side in one[0].split(".")] for side in ("encoder", "decoder")]
     else:
         stacks = [lists]
     longest = [max(stack, key=lambda entry: len(entry[1])) for stack in stacks if stack]
     return [
-        (number, f"{name}.{number}", block) for name, blocks in longest for number, block in enumerate(blocks)
+        (number, f"{name}.{number}".lstrip("."), block)
+        for name, blocks in longest
+        for number, block in enumerate(blocks)
     ]
+
+
+def _parts(module: nn.Module) -> list[nn.Module]:
+    return [part for part in module.modules() if part is not module]
+
+
+def _holds_attention(block: nn.Module) -> bool:
+    return any(LOOKS_LIKE_ATTENTION.search(type(part).__name__) for part in _parts(block))

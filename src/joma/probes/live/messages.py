@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -73,33 +73,35 @@ def states(table: pd.DataFrame, since: dict[str, int]) -> list[Message]:
     if table.empty:
         return []
     step = int(table["step"].iloc[0])
-    found: dict[str, tuple[str, str, str]] = {}
+    found: dict[str, tuple[Entry, str, str]] = {}
     lasting: set[str] = set()
-    for row in seen_in(table):
-        where, value = place(row.layer, row.head, row.module), row.value
+    entries = list(seen_in(table))
+    for row in entries:
+        value, key = row.value, f"{row.module} {row.call} {row.head}"
         # A state has ended when its value is twice as far from it, not when it crosses the level by a little.
         if row.metric == "normalised_entropy" and value < 2 * LOW_ENTROPY:
-            lasting.add(f"{where} entropy")
+            lasting.add(f"{key} entropy")
         if row.metric == "largest_logit" and value > LARGE_LOGIT / 2:
-            lasting.add(f"{where} logit")
+            lasting.add(f"{key} logit")
         if row.metric == "residual_update" and value < 2 * DEAD:
-            lasting.add(f"{where} update")
+            lasting.add(f"{key} update")
         if row.metric == "normalised_entropy" and value < LOW_ENTROPY:
             what = f"attention is on one key (entropy {value:.3f} of log n)"
-            found[f"{where} entropy"] = (where, "attention_entropy", what)
+            found[f"{key} entropy"] = (row, "attention_entropy", what)
         elif row.metric == "largest_logit" and value > LARGE_LOGIT:
-            found[f"{where} logit"] = (where, "largest_logit", f"its largest logit is {value:.0f}")
+            found[f"{key} logit"] = (row, "largest_logit", f"its largest logit is {value:.0f}")
         elif row.metric == "residual_rms" and not np.isfinite(value):
-            found[f"{where} residual"] = (where, "residual_rms", "the residual stream is not finite")
+            found[f"{key} residual"] = (row, "residual_rms", "the residual stream is not finite")
         elif row.metric == "residual_update" and value < DEAD:
             what = f"the layer is dead: it adds {value:.1g} of what it reads to the residual stream"
-            found[f"{where} update"] = (where, "residual_update", what)
+            found[f"{key} update"] = (row, "residual_update", what)
     for key in [key for key in since if key not in found and key not in lasting]:
         del since[key]
     told = []
-    for key, (where, metric, what) in found.items():
+    for key, (row, metric, what) in found.items():
         if key not in since:
             since[key] = step
+            where = place(row, entries)
             told.append(Message(step, "state", where, metric, what, step, "a level, not a change"))
     return told
 
@@ -122,11 +124,15 @@ def seen_in(table: pd.DataFrame) -> Iterator[Entry]:
         yield Entry(metric, module, int(call), whole(layer), whole(head), float(value))
 
 
-def place(layer: int | None, head: int | None, module: str) -> str:
-    """``layer 3, head 1``; the module's name where it has neither."""
-    words = [] if layer is None else [f"layer {layer}"]
-    words += [] if head is None else [f"head {head}"]
-    return ", ".join(words) or module
+def place(row: Entry, entries: Sequence[Entry]) -> str:
+    """``layer 3, head 1``; its module's name alone where it has neither, and beside it where the layer has
+    several attentions, or several calls of one, among the entries."""
+    words = [] if row.layer is None else [f"layer {row.layer}"]
+    words += [] if row.head is None else [f"head {row.head}"]
+    others = {(one.module, one.call) for one in entries if one.layer == row.layer and one.head is not None}
+    if row.head is not None and len(others) > 1:
+        words.append(f"{row.module}" + (f", call {row.call}" if row.call else ""))
+    return ", ".join(words) or row.module
 
 
 def whole(value: Any) -> int | None:

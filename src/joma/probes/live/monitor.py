@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from joma.errors import InputError, JomaError
 from joma.probes.live.alarm import ChangeAlarm, LossAlarm
-from joma.probes.live.folder import VERSION, Folder, read_messages, read_table
-from joma.probes.live.look import Look, Seen, residual_blocks
+from joma.probes.live.folder import VERSION, Folder, read_messages
+from joma.probes.live.look import Look, residual_blocks
 from joma.probes.live.messages import Message, states
-from joma.probes.live.ranks import is_first, over_ranks
+from joma.probes.live.ranks import is_first, of_first, over_ranks
 from joma.probes.live.rows import COLUMNS, frame, gradient_norm, on_host, summary, tidy, typed
 from joma.probes.live.sinks import ScalarWriter, Sink, sink_of
 from joma.probes.live.weights import sharded, stable_ranks
@@ -132,13 +132,23 @@ class Monitor:
         self._tables: list[pd.DataFrame] = []
         self._folder: Folder | None = None
         self._last = -1
+        self._looked = -1
+        """The last step that was looked at, or came before the first one."""
         self._failed: set[str] = set()
+        problem: JomaError | None = None
         if not is_first():
-            folder, self._sink = None, None
-        if folder is not None:
+            self._sink = None
+        elif folder is not None:
             facts = {"version": VERSION, "model": type(model).__name__, "statistics": list(self._statistics)}
-            self._folder = Folder.opened(Path(folder), {**facts, "every": every})
-            self._resume(self._folder)
+            try:
+                self._folder = Folder.opened(Path(folder), {**facts, "every": every})
+                self._resume(self._folder)
+            except JomaError as error:
+                problem = error
+        # All processes begin at one step, or none does.
+        self._last, problem = of_first((self._last, problem))
+        if problem is not None:
+            raise problem
 
     def __enter__(self) -> Self:
         self.begin(self._last + 1)
@@ -148,7 +158,7 @@ class Monitor:
         """The next optimizer step has this number; it is looked at if its turn has come."""
         if step <= self._last:
             self._go_back(step)
-        self._last = step - 1
+        self._last = self._looked = step - 1
         self._shut()
         self._open(step)
 
@@ -177,10 +187,16 @@ class Monitor:
         if now <= self._last:
             self._go_back(now)
         self._last = now
-        self.note(now, loss=loss, grad_norm=gradient_norm(self._model) if grad_norm is None else grad_norm)
+        self.note(now, loss=loss, grad_norm=self.gradient_norm() if grad_norm is None else grad_norm)
         if self._due:
             self._take(now)
         self._open(now + 1)
+
+    def gradient_norm(self) -> Tensor | None:
+        """The 2-norm of the gradients that are there, on their device; None where it is not to be had."""
+        found: list[Tensor | None] = []
+        self._try("the gradient norm", lambda: found.append(gradient_norm(self._model)))
+        return found[0] if found else None
 
     @property
     def last(self) -> int:
@@ -201,12 +217,19 @@ class Monitor:
                 raise InputError(
                     f"a tensor of shape {tuple(value.shape)} and {value.dtype} is no one number."
                 )
-            self._raw.append((step, metric, value.detach()))
+            # A copy: what a loop adds up in place, or a Trainer scales, is not what this step had.
+            self._raw.append((step, metric, value.detach().clone()))
         else:
             self._raw.append((step, metric, float(value)))
 
     def table(self) -> pd.DataFrame:
-        """Everything measured so far, one row per measurement: :data:`joma.probes.live.rows.COLUMNS`."""
+        """Everything measured so far, one row per measurement: :data:`joma.probes.live.rows.COLUMNS`.
+
+        Raises:
+            RunDirectoryError: a damaged file of the folder.
+        """
+        if self._folder is not None:
+            return self._folder.table()
         if not self._tables:
             return pd.DataFrame(columns=list(COLUMNS))
         return pd.concat(self._tables, ignore_index=True)
@@ -224,16 +247,18 @@ class Monitor:
     def close(self) -> None:
         """Write what is pending, merge the folder's parts, leave the model as it was."""
         self._shut()
-        told = self._keep(self._drained())
+        told: list[Message] = []
+        self._try("the monitor", lambda: told.extend(self._keep(self._drained())))
         if self._folder is not None:
             self._try("the folder", self._folder.merge)
-        self._tell(told, may_stop=False)
+            self._keep_state()
+        self._tell(told)
 
     # One look
 
     def _open(self, following: int) -> None:
         # Due on every process alike, whether its look opens or not: their looks are joined.
-        self._due = following % self.every == 0
+        self._due = following // self.every > self._looked // self.every
         if not self._due or self._look is not None:
             return
         look = Look(self._model, self._statistics, self._layers, self._rows, self._blocks)
@@ -246,32 +271,60 @@ class Monitor:
             self._try("a look", look.close)
 
     def _take(self, step: int) -> None:
+        self._looked = step
+        own: list[pd.DataFrame] = []
+        self._try("a look", lambda: own.append(self._drained()))
+        self._try("a look", lambda: own.append(self._seen(step)))
+        # Every process joins in, whatever went wrong in it, or the others would wait for it.
+        rows = over_ranks(pd.concat(own, ignore_index=True) if own else frame([]))
+        told: list[Message] = []
+        if is_first():
+            self._try("the monitor", lambda: told.extend(self._judged(step, rows)))
+            self._keep_state()
+        self._tell(told)
+        if self._on_alarm == "stop":
+            # One process decides for all: if one stopped alone, the others would wait for it.
+            alarm = of_first(next((message for message in told if message.kind == "alarm"), None))
+            if alarm is not None:
+                self.close()
+                raise StopTraining(alarm)
+
+    def _seen(self, step: int) -> pd.DataFrame:
+        """What the look that is open saw; what it could not see is said."""
         look = self._look
         self._shut()
-        seen: list[Seen] = []
-        ranks: list[pd.DataFrame] = []
-        if look is not None:
-            self._try("a look", lambda: seen.extend(look.taken()))
-        rows = over_ranks(tidy(step, seen))
-        if self._ranks_every and (step // self.every) % self._ranks_every == 0 and is_first():
+        if look is None:
+            return frame([])
+        seen, problem = look.taken()
+        if problem:
+            self._say("a look", problem)
+        return tidy(step, seen)
+
+    def _judged(self, step: int, rows: pd.DataFrame) -> list[Message]:
+        """Keep the rows of a look and of the steps before it; what they say."""
+        if self._ranks_every and (step // self.every) % self._ranks_every == 0:
+            ranks: list[pd.DataFrame] = []
             self._try("the stable ranks", lambda: ranks.append(self.ranks()))
             rows = pd.concat([rows, *ranks], ignore_index=True)
-        told = self._keep(
-            pd.concat([self._drained(), rows], ignore_index=True) if len(rows) else self._drained()
-        )
-        if len(rows):
-            told += states(rows, self._since) + self._alarm.look(rows)
+        told = self._keep(rows)
+        raw = rows["metric"].isin(("loss", "gradient_norm"))
+        if not raw.all():
+            looked_at = rows[~raw].reset_index(drop=True)
+            told += states(looked_at, self._since) + self._alarm.look(looked_at)
             if self._sink is not None:
-                self._sink.write(step, summary(rows, self._tables[-1]))
+                self._sink.write(step, summary(looked_at, rows[raw]))
+        return told
+
+    def _keep_state(self) -> None:
+        """What a run that goes on must remember."""
         if self._folder is not None:
             state = {
+                "step": self._last,
                 "alarm": self._alarm.as_state(),
                 "loss": self._loss_alarm.as_state(),
                 "since": self._since,
             }
-            folder = self._folder
-            self._try("the folder", lambda: folder.keep_state({"step": step, **state}))
-        self._tell(told)
+            self._try("the folder", partial(self._folder.keep_state, state))
 
     def _drained(self) -> pd.DataFrame:
         """Losses and gradient norms of the steps since the last look, in one transfer."""
@@ -298,10 +351,10 @@ class Monitor:
         if table.empty:
             return []
         table = typed(table)
-        self._tables.append(table)
-        if self._folder is not None:
-            folder = self._folder
-            self._try("the folder", lambda: folder.add(table))
+        if self._folder is None:
+            self._tables.append(table)
+        else:
+            self._try("the folder", partial(self._folder.add, table))
         losses = table[table["metric"] == "loss"]
         return [
             message
@@ -309,7 +362,7 @@ class Monitor:
             for message in self._loss_alarm.step(int(step), float(value))
         ]
 
-    def _tell(self, told: list[Message], *, may_stop: bool = True) -> None:
+    def _tell(self, told: list[Message]) -> None:
         self.messages += told
         if told and self._folder is not None:
             folder = self._folder
@@ -323,11 +376,6 @@ class Monitor:
                 warnings.warn(message.sentence(), stacklevel=3)
             else:
                 _log.warning("joma: %s", message.sentence())
-        if may_stop and self._on_alarm == "stop":
-            alarms = [message for message in told if message.kind == "alarm"]
-            if alarms:
-                self.close()
-                raise StopTraining(alarms[0])
 
     # Runs that are continued
 
@@ -335,7 +383,9 @@ class Monitor:
         state = folder.state()
         self._last = folder.last
         self.messages = read_messages(folder.path)
-        if state is None:
+        if state is None or state["step"] < folder.last:
+            # Killed between the rows and the state, the run is judged again from its rows.
+            self._replay(folder.table())
             return
         self._alarm.restore(state["alarm"])
         self._loss_alarm.restore(state["loss"])
@@ -345,16 +395,16 @@ class Monitor:
         self._raw = [entry for entry in self._raw if entry[0] < step]
         self._tables = [table[table["step"] < step] for table in self._tables]
         self.messages = [message for message in self.messages if message.step < step]
+        self._looked = min(self._looked, step - 1)
         if self._folder is not None:
             folder = self._folder
             self._try("the folder", lambda: folder.cut(step))
             self._try("the folder", lambda: folder.tell(self.messages))
-            self._try("the alarm's past", lambda: self._replay(read_table(folder.path)))
-        else:
-            self._replay(self.table())
+        self._try("the alarm's past", lambda: self._replay(self.table(), step))
 
-    def _replay(self, table: pd.DataFrame) -> None:
+    def _replay(self, table: pd.DataFrame, before: int | None = None) -> None:
         """The detectors as they were after these rows: what comes again must not count twice."""
+        table = table if before is None else table[table["step"] < before]
         self._alarm = ChangeAlarm(looks=self._alarm.looks, alpha=self._alarm.alpha)
         self._loss_alarm, self._since = LossAlarm(), {}
         for step, rows in table.groupby("step", sort=True):
@@ -369,9 +419,13 @@ class Monitor:
         try:
             act()
         except Exception as error:  # nothing in a monitor may end a training run
-            line = str(error) if isinstance(error, JomaError) else f"{type(error).__name__}: {error}"
-            if line not in self._failed:
-                self._failed.add(line)
-                _log.warning("joma: %s failed: %s", what, " ".join(line.split()))
+            self._say(
+                what, str(error) if isinstance(error, JomaError) else f"{type(error).__name__}: {error}"
+            )
             return False
         return True
+
+    def _say(self, what: str, reason: str) -> None:
+        if reason not in self._failed:
+            self._failed.add(reason)
+            _log.warning("joma: %s failed: %s", what, " ".join(reason.split()))

@@ -93,7 +93,8 @@ def on_host(tensors: list[Tensor]) -> list[float]:
     """All entries of tensors on any devices: one transfer for each device and dtype."""
     if not tensors:
         return []
-    flat = [tensor.detach().reshape(-1).double() for tensor in tensors]
+    wide = [torch.float32 if tensor.device.type == "mps" else torch.float64 for tensor in tensors]
+    flat = [tensor.detach().reshape(-1).to(kind) for tensor, kind in zip(tensors, wide, strict=True)]
     if len({tensor.device for tensor in flat}) == 1:
         numbers: list[float] = torch.cat(flat).tolist()
         return numbers

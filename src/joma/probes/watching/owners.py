@@ -38,7 +38,7 @@ _TOKENS = {
 _LOWEST = -1_000.0
 """Of a mask that is added to scores: tokens have more."""
 _HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "heads")
-_LOOKS_LIKE_ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
+LOOKS_LIKE_ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,11 @@ class Owners:
     """
 
     def __init__(
-        self, model: nn.Module, started: Callable[[], None], ended: Callable[[], None], lineage: Lineage
+        self,
+        model: nn.Module,
+        started: Callable[[nn.Module], None],
+        ended: Callable[[], None],
+        lineage: Lineage,
     ) -> None:
         self.names = {
             id(module): name.replace("_orig_mod.", "").removesuffix("_orig_mod")
@@ -211,7 +215,7 @@ class Owners:
         if name is None or not self.here:
             return
         if not self.running:
-            self.started()
+            self.started(module)
         shapes = _shapes(args)
         for running in self.running[-1:]:
             running.shapes |= shapes
@@ -250,7 +254,7 @@ class Owners:
 
     def silent(self, measured: set[str]) -> list[str]:
         """Modules that ran, look like attention by their class, and hold or sit in no measured module."""
-        looking = [n for n, m in self.entered.items() if n and _LOOKS_LIKE_ATTENTION.search(type(m).__name__)]
+        looking = [n for n, m in self.entered.items() if n and LOOKS_LIKE_ATTENTION.search(type(m).__name__)]
 
         def related(one: str, other: str) -> bool:
             return one == other or one.startswith(other + ".") or other.startswith(one + ".")
@@ -292,7 +296,8 @@ class Selection:
 _signatures: dict[type, tuple[str, ...]] = {}
 
 
-def _parameters(kind: type) -> tuple[str, ...]:
+def parameters_of(kind: type) -> tuple[str, ...]:
+    """The names of a kind of module's inputs, in their order."""
     if kind not in _signatures:
         try:
             _signatures[kind] = tuple(inspect.signature(kind.forward).parameters)[1:]  # type: ignore[attr-defined]
@@ -302,7 +307,7 @@ def _parameters(kind: type) -> tuple[str, ...]:
 
 
 def _mask_places(module: nn.Module) -> dict[str, int]:
-    parameters = _parameters(type(module))
+    parameters = parameters_of(type(module))
     return {name: parameters.index(name) for name in (*_KEPT_ROWS, *_PADDED_ROWS) if name in parameters}
 
 
@@ -318,7 +323,7 @@ class _PaddingHook:
         if not owners.here or not owners.running or owners.running[-1].module is not module:
             return
         running = owners.running[-1]
-        given = {**dict(zip(_parameters(type(module)), args, strict=False)), **kwargs}
+        given = {**dict(zip(parameters_of(type(module)), args, strict=False)), **kwargs}
         running.shapes |= _shapes(given.values())
         for name in self.places:
             mask = given.get(name)

@@ -168,7 +168,7 @@ class Watch:
 
     # What is reported while the model runs
 
-    def _pass_started(self) -> None:
+    def _pass_started(self, module: nn.Module) -> None:
         self._current = self.step
         self.step += 1
         self._lineage.begin()
@@ -333,15 +333,8 @@ class Watch:
         Raises:
             InputError: as :meth:`table`.
         """
-        failed = {n: e for n, e in self._coverage.entries.items() if e.status == "not measured"}
-        if failed:
-            name, entry = next(iter(failed.items()))
-            raise InputError(
-                f"{len(failed)} attention module(s) could not be measured, first {name or self._model_name}: "
-                f"{entry.reason} seen.coverage() lists them; watch(model, layers=...) leaves them out."
-            )
-        if not self._records:
-            raise InputError(self._why_nothing())
+        if problem := self.problem():
+            raise InputError(problem)
         silent = [name for name in self._owners.silent(set(self._coverage.entries)) if self._asked_for(name)]
         if silent:
             warnings.warn(
@@ -349,11 +342,26 @@ class Watch:
                 f"{silent[0]}; see coverage().",
                 stacklevel=2,
             )
+        yield from self.kept()
+
+    def kept(self) -> Iterator[tuple[int, Record, Measured]]:
+        """The same, whatever else could not be measured."""
         for record in self._records:
             layer = self._coverage.layer(record.module)
             named = replace(record, module=record.module or self._model_name)
             for measured in record.measured:
                 yield layer, named, measured
+
+    def problem(self) -> str:
+        """Why :meth:`table` would raise; empty where it would not."""
+        failed = {n: e for n, e in self._coverage.entries.items() if e.status == "not measured"}
+        if failed:
+            name, entry = next(iter(failed.items()))
+            return (
+                f"{len(failed)} attention module(s) could not be measured, first {name or self._model_name}: "
+                f"{entry.reason} seen.coverage() lists them; watch(model, layers=...) leaves them out."
+            )
+        return "" if self._records else self._why_nothing()
 
     def _why_nothing(self) -> str:
         if not self.step and not self._outside:
