@@ -74,10 +74,20 @@ def serve(root: Path) -> Iterator[Hub]:
                 self._json({"error": "Repository not found"}, 404, "RepoNotFound")
             elif rest == ["refs"]:
                 names = sorted({one.name for one in hub.model(model).iterdir()} | hub.missing)
-                listed = [{"name": n, "ref": f"refs/heads/{n}", "targetCommit": _commit(n)} for n in names]
+                listed = [
+                    {"name": n, "ref": f"refs/heads/{n}", "targetCommit": _commit(hub.model(model) / n)}
+                    for n in names
+                ]
                 self._json({"branches": listed, "converts": [], "tags": []})
             else:
-                self._tree(hub.model(model) / rest[1], rest[1])
+                revision = self._named(model, rest[1])
+                self._tree(hub.model(model) / revision, revision)
+
+        def _named(self, model: str, revision: str) -> str:
+            """The name of a commit, while it is what the name stands for."""
+            root = hub.model(model)
+            names = [*(one.name for one in root.iterdir()), *hub.missing] if root.is_dir() else []
+            return next((name for name in names if _commit(root / name) == revision), revision)
 
         def _tree(self, folder: Path, revision: str) -> None:
             if revision in hub.missing or not folder.is_dir():
@@ -101,6 +111,7 @@ def serve(root: Path) -> Iterator[Hub]:
             return False
 
         def _file(self, model: str, revision: str, file: str) -> None:
+            revision = self._named(model, revision)
             path = hub.model(model) / revision / file
             if self._is_closed(model):
                 self._json({"error": "Invalid username or password."}, 401)
@@ -156,8 +167,10 @@ def serve(root: Path) -> Iterator[Hub]:
         server.server_close()
 
 
-def _commit(name: str) -> str:
-    return hashlib.sha1(name.encode()).hexdigest()
+def _commit(folder: Path) -> str:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    told = [(str(path), (stat := path.stat()).st_size, stat.st_mtime_ns) for path in files]
+    return hashlib.sha1(f"{folder} {told}".encode()).hexdigest()
 
 
 def _entry(path: Path, folder: Path) -> dict[str, object]:

@@ -207,6 +207,64 @@ def test_a_folder_that_grows_is_followed(tmp_path: Path) -> None:
         assert run.communicate()[0].strip() == "2"
 
 
+def test_what_a_trainer_removes_while_it_is_followed_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "series"
+    for step in (1, 2):
+        checkpoint(folder / f"checkpoint-{step}", step)
+    moves = [
+        lambda: (checkpoint(folder / "checkpoint-3", 3), shutil.rmtree(folder / "checkpoint-1")),
+        lambda: (checkpoint(folder / "checkpoint-4", 4), shutil.rmtree(folder / "checkpoint-2")),
+    ]
+
+    def grown(settings: TrackRun, before: object) -> bool:
+        if not moves:
+            return False
+        moves.pop(0)()
+        return True
+
+    monkeypatch.setattr("joma.instruments.track.run._has_grown", grown)
+    found = joma.track(folder, follow=1, quiet=True)
+    assert found.tables["checkpoints"]["step"].tolist() == [1, 2, 3, 4]
+    assert found.tables["checkpoints"]["measured"].all()
+    notes = found.notes()
+    assert set(notes[notes["kind"] == "gone"]["checkpoint"]) == {"checkpoint-1", "checkpoint-2"}
+    moved = found.table().query("metric == 'change_norm' and against == 'previous' and matrix == 'lower'")
+    assert sorted(moved["step"].unique()) == [2, 3, 4]
+    since = found.table().query("metric == 'change_norm' and against == 'first'")
+    assert sorted(since["step"].unique()) == [2]  # the first is gone: nothing else is called so
+
+
+def test_of_two_names_of_one_step_that_which_can_be_read_is_followed(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        checkpoint(tmp_path / f"step{step}", step)
+    cut = checkpoint(tmp_path / "step_2", 2) / "model.safetensors"
+    cut.write_bytes(cut.read_bytes()[:-100])
+    found = joma.track(tmp_path, quiet=True)
+    assert found.table()["step"].unique().tolist() == [1, 2, 3]
+    assert "same step" not in set(found.notes()["kind"])
+
+
+def test_epochs_and_steps_are_curves_of_their_own(tmp_path: Path) -> None:
+    for number in range(1, 6):
+        checkpoint(tmp_path / f"checkpoint-{number}", number)
+        checkpoint(tmp_path / f"epoch_{number}", 100 + number)
+    found = joma.track(tmp_path, quiet=True)
+    assert set(found.table()["line"]) == {"", "epochs"}
+    assert found.bounces()["points"].max() == 5
+
+
+def test_the_time_is_told_by_a_checkpoint_that_can_be_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = checkpoint(tmp_path / "step1", 1) / "model.safetensors"
+    cut.write_bytes(cut.read_bytes()[:-100])
+    checkpoint(tmp_path / "step2", 2)
+    assert main(["track", str(tmp_path), "--dry-run"]) == 0
+    assert "2 members" in capsys.readouterr().out
+
+
 def test_two_series_side_by_side(stored: Path, tmp_path: Path) -> None:
     for step in (0, 25, 55):
         checkpoint(tmp_path / "other" / f"step_{step}", step)

@@ -140,3 +140,22 @@ def test_a_text_or_section_that_is_none_is_told_at_once(
     assert main(["track", run, "--text", str(series / "text.npy"), "--sections", "atention", "-q"]) == 2
     assert "did you mean 'attention'?" in capsys.readouterr().err
     assert main(["track", run, "--align", "tokns", "-q"]) == 2
+
+
+def test_another_text_under_the_same_name_is_read_anew(series: Path, tmp_path: Path) -> None:
+    text, random = tmp_path / "text.npy", np.random.default_rng(1)
+
+    def losses(out: Path | None) -> list[float]:
+        found = joma.track(
+            series / "other", text, length=LENGTH, sections=("attention",), out=out, quiet=True
+        ).table()
+        return found[found["metric"] == "loss"]["value"].tolist()
+
+    np.save(text, random.integers(0, VOCABULARY, 4 * LENGTH))
+    first = losses(tmp_path / "run")
+    np.save(text, random.integers(0, 3, 4 * LENGTH))
+    trained(series / "other", ["step9-tokens18M"], seed=2)
+    again = losses(tmp_path / "run")
+    assert again == losses(None)
+    assert len(again) == 4
+    assert again[:3] != first

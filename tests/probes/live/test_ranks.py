@@ -88,7 +88,13 @@ def in_two(kind: str, folder: Path) -> tuple[pd.DataFrame, str]:
         subprocess.Popen([*call, str(rank), str(port), str(folder)], stderr=subprocess.PIPE, text=True)
         for rank in (0, 1)
     ]
-    said = [one.communicate(timeout=240)[1] for one in running]
+    said = []
+    for one in running:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            one.wait(timeout=240)
+    for one in running:
+        one.kill()
+        said.append(one.communicate()[1])
     assert [one.returncode for one in running] == [0, 0], said
     return read_table(folder), said[0]
 

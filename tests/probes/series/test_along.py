@@ -104,6 +104,38 @@ def test_spectra_of_any_shape(rows: int, columns: int, seed: int) -> None:
     assert [found.norm, found.stable_rank, found.spectral_entropy] == pytest.approx(truth, rel=1e-7, abs=1e-9)
 
 
+def test_every_tower_has_its_own_heads(tmp_path: Path) -> None:
+    random = torch.Generator().manual_seed(0)
+    sides = {"text_model": (16, 2), "vision_model": (24, 6)}
+    tensors = {
+        f"{side}.encoder.layers.0.self_attn.{part}_proj.weight": torch.randn(width, width, generator=random)
+        for side, (width, _) in sides.items()
+        for part in "qk"
+    }
+    save_file(tensors, tmp_path / "model.safetensors")
+    towers = {
+        side.replace("model", "config"): {"hidden_size": width, "num_attention_heads": heads}
+        for side, (width, heads) in sides.items()
+    }
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip", **towers}))
+    rows = [row for row in changes(open_checkpoint(tmp_path), [], ["query", "key"]) if row.metric == "norm"]
+    for side, (width, heads) in sides.items():
+        q, k = (tensors[f"{side}.encoder.layers.0.self_attn.{part}_proj.weight"].double() for part in "qk")
+        size = width // heads
+        expected = [float((q[i : i + size].T @ k[i : i + size]).norm()) for i in range(0, width, size)]
+        found = {row.head: row.value for row in rows if side.split("_")[0] in row.stack}
+        assert [found[head] for head in range(heads)] == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_product_that_did_not_change_has_no_rank() -> None:
+    q, k = (torch.randn(16, 300, generator=torch.Generator().manual_seed(n)) for n in (0, 1))
+    found = product_spectrum(torch.cat([q, -q]), torch.cat([k, k]))
+    assert found.norm == 0.0
+    assert np.isnan(found.stable_rank)
+    moved = product_spectrum(torch.cat([q, -q]), torch.cat([k * (1 + 1e-7), k]))
+    assert moved.norm == pytest.approx(float((q.double().T @ (k * (1 + 1e-7) - k).double()).norm()), rel=1e-4)
+
+
 def test_nothing_changed_has_no_rank() -> None:
     found = matrix_spectrum(torch.zeros(3, 4))
     assert found.norm == 0.0

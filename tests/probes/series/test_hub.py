@@ -22,6 +22,7 @@ from joma.errors import InputError, JomaError
 from joma.probes.families.matrices import find_matrices
 from joma.probes.series.find import find_series
 from joma.probes.series.measuring import changes_table, wanted_tensors, weights_table
+from joma.probes.series.members import select
 from joma.probes.weights.checkpoints import open_checkpoint
 from joma.probes.weights.ranks import rank_rows
 from joma.probes.weights.shard import TensorEntry
@@ -106,8 +107,9 @@ def test_a_whole_model_comes_with_its_tokenizer_and_is_checked(hub: Hub, tmp_pat
     # What the server sends is no longer what its listing said.
     series = find_series(["lab/tiny"])
     file = hub.model("lab/tiny") / "step10" / "model-00001-of-00002.safetensors"
-    content = file.read_bytes()
+    content, before = file.read_bytes(), file.stat()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # of the same commit
     with pytest.raises(JomaError, match="another SHA-256"):
         series.bring(series.members[0], None, tmp_path / "again")
 
@@ -337,3 +339,37 @@ def test_a_place_for_downloads_that_is_none_is_named(hub: Hub, tmp_path: Path) -
     (tmp_path / "file").touch()
     with pytest.raises(JomaError, match="choose another place"):
         series.bring(series.members[0], LOWER, tmp_path / "file")
+
+
+def test_a_revision_that_changes_meanwhile_is_never_half_of_each(hub: Hub, tmp_path: Path) -> None:
+    revision(hub, "step10", 0)
+    series = find_series(["lab/tiny"])
+    (member,) = series.members
+    series.shapes(member)
+    shutil.rmtree(hub.model("lab/tiny") / "step10")
+    revision(hub, "step10", 1)
+    with pytest.raises(JomaError, match="missing there"):  # a real hub has the old commit still
+        series.bring(member, LOWER, tmp_path / "here")
+
+
+def test_names_that_are_asked_for_may_be_folders_or_lost(hub: Hub) -> None:
+    for step in (10, 20):
+        revision(hub, f"main/step-{step}", step)
+    found = find_series(["lab/tiny"], ("step-20", "step-30"))
+    assert [one.name for one in found.members] == ["step-20"]
+    assert found.lost == {"step-30"}
+    assert select(found.members, ("step-20", "step-30"), found.lost) == found.members
+
+
+def test_a_cache_without_the_tokenizer_is_no_whole_model(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    revision(hub, "step10", 0)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
+    _cached(tmp_path / "home", hub, "step10")
+    series = find_series(["lab/tiny"])
+    (member,) = series.members
+    assert series.to_fetch(member, None) == 0
+    next((tmp_path / "home").rglob("tokenizer.json")).unlink()
+    assert series.to_fetch(member, None) > 0
+    assert series.to_fetch(member, LOWER) == 0

@@ -65,6 +65,15 @@ def test_stages_and_branches_are_lines_of_their_own() -> None:
 def test_an_older_date_and_a_step_that_occurs_twice() -> None:
     line = [member("step100", 1.0), member("step200", 5.0), member("step300", 6.0), member("step400", 3.0)]
     assert [(n.kind, n.member) for n in notes_on(line)] == [("stale", "step400")]
+    left = [member(f"step{n}", date) for n, date in ((1, 1.0), (2, 2.0), (3, 10.0), (4, 4.0), (5, 5.0))]
+    assert [(n.member, "step3 before it" in n.text) for n in notes_on(left)] == [
+        ("step4", True),
+        ("step5", True),
+    ]
+    undated = [member("step1", 3.0), member("step2"), member("step3", 2.0)]
+    assert [n.member for n in notes_on(undated)] == ["step3"]
+    thrice = notes_on([member("step100"), member("step_100"), member("step0100")])
+    assert [n.text.endswith("of step0100; the latter is followed") for n in thrice] == [True, True]
     twice = notes_on([member("step100"), member("step_100")])
     assert [(n.kind, n.lost) for n in twice] == [("same step", True)]
 
@@ -78,8 +87,19 @@ def test_the_same_bytes_and_which_of_them_is_measured(tmp_path: Path) -> None:
     series = find_series([str(tmp_path)])
     (group,) = series.identical(series.members)
     assert [one.name for one in group] == ["step1", "step2", "step4"]
-    assert kept_of(group, series.members).name == "step4"
-    assert kept_of(group[:2], series.members).name == "step1"
+    assert {one.name for one in kept_of(group, series.members).values()} == {"step4"}
+    assert {one.name for one in kept_of(group[:2], series.members).values()} == {"step1"}
+
+
+def test_final_weights_of_one_line_stay_its_end_and_every_line_keeps_one() -> None:
+    names = [*(f"stage1-step{n}" for n in range(1, 6)), "stage2-step0", "stage2-step1"]
+    members = {name: member(name) for name in names}
+    same = [members[f"stage1-step{n}"] for n in (1, 3, 5)]
+    kept = kept_of([*same, members["stage2-step0"]], list(members.values()))
+    assert {name: one.name for name, one in kept.items()} == {
+        **dict.fromkeys(("stage1-step1", "stage1-step3", "stage1-step5"), "stage1-step5"),
+        "stage2-step0": "stage2-step0",
+    }
 
 
 def test_one_byte_between_the_samples_is_another_content(tmp_path: Path) -> None:
@@ -128,3 +148,41 @@ def test_a_list_of_folders_and_files(tmp_path: Path) -> None:
     assert [one.place.step for one in series.members] == [5, 7]
     both = find_series([str(path) for path in paths])
     assert [one.name for one in both.members] == ["a/checkpoint-5", "b/checkpoint-5"]
+
+
+def test_sidecars_and_the_state_of_an_optimizer_are_no_members(tmp_path: Path) -> None:
+    for name in ("step_100.json", "optimizer_step_200.pt", "step_200_optim.pt", "step_100.pt.sha256"):
+        (tmp_path / name).write_text("{}")
+    for name in ("step_100.pt", "step_200.pt", "step_300.ckpt"):
+        torch.save({"w": torch.zeros(2, 2)}, tmp_path / name)
+    (tmp_path / "checkpoint-500.zip").touch()
+    assert [one.name for one in find_series([str(tmp_path)]).members] == [
+        "step_100.pt",
+        "step_200.pt",
+        "step_300.ckpt",
+    ]
+
+
+def test_folders_farther_up_tell_the_stages_of_a_list(tmp_path: Path) -> None:
+    names = ["stage1/step1000", "stage1/step2000", "stage2/step500", "stage2/step3000"]
+    series = find_series([str(checkpoint(tmp_path / name, i)) for i, name in enumerate(names)])
+    assert [(one.name, one.place.stage) for one in series.members] == [(name, int(name[5])) for name in names]
+    plain = find_series([str(checkpoint(tmp_path / "seed1" / f"step{n}", n)) for n in (1, 2)])
+    assert [one.name for one in plain.members] == ["step1", "step2"]
+
+
+def test_what_is_gone_when_it_is_read_is_named(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        checkpoint(tmp_path / f"checkpoint-{step}", step)
+    series = find_series([str(tmp_path)])
+    shutil.rmtree(tmp_path / "checkpoint-2")
+    assert series.identical(series.members) == []
+    with pytest.raises(InputError, match="checkpoint-2 cannot be read: No such file"):
+        series.content(series.members[1])
+
+
+def test_names_that_are_lost_are_passed_over() -> None:
+    members = [member("step10"), member("step20")]
+    assert [one.name for one in select(members, ("step20", "step30"), {"step30"})] == ["step20"]
+    with pytest.raises(InputError, match="step40"):
+        select(members, ("step20", "step40"), {"step30"})

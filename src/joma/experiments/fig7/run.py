@@ -81,7 +81,7 @@ def _download(settings: Fig7, model: str) -> dict[str, object]:
     """What a model takes, from the hub's own listing."""
     try:
         series = find_series([model], settings.revisions)
-        chosen = select(series.members, settings.revisions)
+        chosen = select(series.members, settings.revisions, series.lost)
         wanted = None if settings.text else wanted_tensors(None)
         size = sum(series.to_fetch(member, wanted) for member in chosen)
         return {"model": model, "members": len(chosen), "bytes": size, "note": ""}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from joma.errors import JomaError
 from joma.instruments.track import TrackRun
 from joma.instruments.track.fetching import Fetched
 from joma.instruments.track.memory import hand_back
-from joma.instruments.track.parts import Parts
+from joma.instruments.track.parts import Kept, Parts
 from joma.instruments.track.placing import Piece, notes_of_omissions, placed
 from joma.probes.series.find import find_series
 from joma.probes.series.measuring import changes_table, wanted_tensors, weights_table
@@ -28,6 +30,7 @@ from joma.probes.weights.checkpoints import Checkpoint, open_checkpoint
 from joma.probes.weights.omissions import OMITTED
 from joma.probes.weights.shard import Rooms
 
+_TWICE = "same step"
 _NO_TEXT = "no text was given, so weights alone were measured: --text adds attention entropy and loss"
 
 
@@ -82,8 +85,9 @@ class Measured:
         settings = self.settings
         revisions = settings.revisions if self.series == "A" else ("all",)
         found = find_series(self.named, revisions)
-        chosen = select(found.members, revisions)
-        self.notes = [*found.notes, *notes_on(chosen)]
+        chosen = select(found.members, revisions, found.lost)
+        # Which of two of one step is followed is decided among those that can be read.
+        self.notes = [*found.notes, *(note for note in notes_on(chosen) if note.kind != _TWICE)]
         contents = self._contents(found, chosen)
         if len(contents) == 1:
             self.notes.append(
@@ -91,21 +95,34 @@ class Measured:
             )
         if not (settings.reading.reads or settings.weights):
             self.notes.append(Note("weights alone", "", _NO_TEXT))
+        gone = self._gone(found)
         with self._fetched(found) as fetched:
-            for line in lines(contents):
-                self._follow(found, line, fetched)
+            for line in lines([*contents, *gone]):
+                self._follow(found, line, fetched, gone)
         tables = {name: placed(self.series, kept) for name, kept in self.details.items()}
         values = placed(self.series, self.values)
         if len(values):
             self.notes += notes_of_omissions(values)
             values = values[values["metric"] != OMITTED].drop(columns=["tensor", "reason"])
         tables["values"] = values.reset_index(drop=True)
-        rows = [self._row(member) for member in chosen]
+        rows = [self._row(member) for line in lines([*chosen, *gone]) for member in line]
         return {"checkpoints": pd.DataFrame(rows), "notes": self._notes(), **tables}
+
+    def _gone(self, found: Series) -> list[Member]:
+        """Checkpoints that were measured while the series was followed, and have been removed since."""
+        if not self.settings.follow:
+            return []
+        listed = {member.name for member in found.members}
+        kept = [one for (series, _), one in self.parts.checkpoints.items() if series == self.series]
+        gone = [one.values[0] for one in kept if one.values[0].name not in listed]
+        self.notes += [
+            Note("gone", one.name, f"{one.name} was measured and is gone since; its numbers stay")
+            for one in gone
+        ]
+        return gone
 
     def _contents(self, found: Series, chosen: Sequence[Member]) -> list[Member]:
         """Each content once, without steps that occur twice, and without what cannot be read as it lies."""
-        twice = {note.member for note in self.notes if note.kind == "same step"}
         readable = []
         signatures = {}
         for member in chosen:
@@ -120,15 +137,18 @@ class Measured:
             if signatures[member.name] not in ("", usual):
                 text = f"{member.name} has tensors of other names or shapes (or another vocabulary) than most"
                 self.notes.append(Note("shapes", member.name, text, lost=True))
-        readable = [one for one in readable if signatures[one.name] in ("", usual) and one.name not in twice]
+        readable = [one for one in readable if signatures[one.name] in ("", usual)]
+        same_step = [note for note in notes_on(readable) if note.kind == _TWICE]
+        self.notes += same_step
+        twice = {note.member for note in same_step}
+        readable = [one for one in readable if one.name not in twice]
         for group in found.identical(readable):
-            kept = kept_of(group, readable)
-            others = [one.name for one in group if one is not kept]
-            self.same_as |= dict.fromkeys(others, kept.name)
-            text = (
-                f"{', '.join(one.name for one in group)} are the same bytes; they count once, as {kept.name}"
-            )
-            self.notes.append(Note("identical", kept.name, text))
+            kept = {name: one.name for name, one in kept_of(group, readable).items()}
+            self.same_as |= {name: one for name, one in kept.items() if name != one}
+            once = list(dict.fromkeys(kept.values()))
+            count = f"as {once[0]}" if len(once) == 1 else f"in each line: as {', '.join(once)}"
+            text = f"{', '.join(one.name for one in group)} are the same bytes; they count once, {count}"
+            self.notes.append(Note("identical", once[0], text))
         return [member for member in readable if member.name not in self.same_as]
 
     def _shapes(self, found: Series, member: Member) -> str:
@@ -153,28 +173,47 @@ class Measured:
             finally:
                 fetched.close()
 
-    def _follow(self, found: Series, line: Sequence[Member], fetched: Fetched) -> None:
+    def _follow(
+        self, found: Series, line: Sequence[Member], fetched: Fetched, gone: Sequence[Member]
+    ) -> None:
         """The checkpoints of one line, each against its neighbour and against the first."""
         before: list[Member] = []
         pairs = [*pairwise(line), (line[-1], None)]
         label = f"checkpoints {self.series}" if self.settings.against else "checkpoints"
         for member, following in self.parts.progress.track(pairs, label, total=len(pairs)):
             earlier = [("previous", before[-1]), ("first", before[0])] if before else []
+            earlier = [(name, one) for name, one in earlier if one not in gone]
+            last = before[-1] if before else None
             try:
+                kept = self._kept(found, member, last, gone)
+                if kept is not None:
+                    self._take(kept)
+                    before.append(member)
+                    continue
                 tables = self._weights(found, member, earlier, following, fetched)
             except JomaError as error:
                 self.notes.append(_unreadable(member, error))
                 fetched.done(member)
                 continue
-            if self.settings.reads_text:
-                tables += self._text(found, member, before, fetched)
-            self.values.append((member, before[-1] if before else None, tables))
+            details = self._text(found, member, fetched) if self.settings.reads_text else {}
+            tables += [table for name, table in details.items() if name == "values"]
+            pieces = {name: (member, last, [table]) for name, table in details.items() if name != "values"}
+            self._take(Kept(found.content(member), (member, last, tables), pieces))
             hand_back()
             if len(before) > 1:
                 fetched.done(before[-1])
             before.append(member)
         for member in before[:1] + before[-1:]:
             fetched.done(member)
+
+    def _kept(
+        self, found: Series, member: Member, last: Member | None, gone: Sequence[Member]
+    ) -> Kept | None:
+        """What was measured of it before, if it is gone, or stands where and as it did."""
+        kept = self.parts.checkpoints.get((self.series, member.name))
+        if kept is None or member in gone:
+            return kept
+        return kept if kept.values[1] == last and kept.content == found.content(member) else None
 
     def _weights(
         self,
@@ -203,22 +242,39 @@ class Measured:
             tables.append(self.parts.part("-".join(["changes", key, *others]), changed))
         return tables
 
-    def _text(
-        self, found: Series, member: Member, before: Sequence[Member], fetched: Fetched
-    ) -> list[pd.DataFrame]:
-        """What it does on the text; its weights count even where it cannot read."""
-        key = found.content(member)[:16]
+    def _take(self, kept: Kept) -> None:
+        member, *_ = kept.values
+        self.parts.checkpoints[self.series, member.name] = kept
+        self.values.append(kept.values)
+        for name, piece in kept.details.items():
+            self.details.setdefault(name, []).append(piece)
+
+    def _text(self, found: Series, member: Member, fetched: Fetched) -> dict[str, pd.DataFrame]:
+        """What it does on the text, ``values`` and details; its weights count even where it cannot read."""
+        key = found.content(member)[:16] + self._words
         details = [name for name in self.settings.sections if name in DETAILS]
         names = {name: f"text-{key}{'' if name == 'values' else f'-{name}'}" for name in ("values", *details)}
         try:
-            tables = self.parts.several(names, lambda: on_text(self.settings, fetched.path(member)))
+            return self.parts.several(names, lambda: on_text(self.settings, fetched.path(member)))
         except JomaError as error:
             text = f"{member.name} cannot read the text: {error}"
             self.notes.append(Note("text", member.name, text, lost=True))
-            return []
-        for name in details:
-            self.details.setdefault(name, []).append((member, before[-1] if before else None, [tables[name]]))
-        return [tables["values"]]
+            return {}
+
+    @cached_property
+    def _words(self) -> str:
+        """Tells the text and the tokenizer from others under their names; empty where these are not here."""
+        reading = self.settings.reading
+        digest = hashlib.sha256()
+        for name in (reading.text, reading.tokenizer or ""):
+            path = Path(name).expanduser()
+            inside = sorted(path.rglob("*")) if name and path.is_dir() else [path] if name else []
+            for file in filter(Path.is_file, inside):
+                digest.update(str(file.relative_to(path)).encode())
+                with open(file, "rb") as opened:
+                    digest.update(hashlib.file_digest(opened, "sha256").digest())
+        told = digest.hexdigest()[:8]
+        return "" if told == hashlib.sha256().hexdigest()[:8] else f"-{told}"
 
     def _row(self, member: Member) -> dict[str, object]:
         measured = {one.name for one, *_ in self.values}

@@ -8,7 +8,17 @@ from functools import partial
 
 import pandas as pd
 
+from joma.instruments.track.placing import Piece
 from joma.progress import Progress
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A checkpoint that was measured, from the files that it then had."""
+
+    content: str
+    values: Piece
+    details: dict[str, Piece]
 
 
 @dataclass
@@ -17,6 +27,8 @@ class Parts:
 
     progress: Progress
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
+    checkpoints: dict[tuple[str, str], Kept] = field(default_factory=dict)
+    """Series and name -> what was measured: a checkpoint may be gone when the series is looked at again."""
 
     def part(self, name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         """The table of this name."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from joma.errors import JomaError, UnfinishedError
 from joma.instruments.track import TrackRun
 from joma.instruments.track.measured import checked, measure_one
 from joma.probes.series.find import find_series
@@ -67,11 +68,10 @@ def plan(settings: TrackRun) -> Plan:
     """Look at the series, and measure one checkpoint for the time that it takes."""
     checked(settings)
     found = find_series(settings.series, settings.revisions)
-    chosen = select(found.members, settings.revisions)
+    chosen = select(found.members, settings.revisions, found.lost)
     same: dict[str, str] = {}
     for group in found.identical(chosen):
-        kept = kept_of(group, chosen)
-        same |= {one.name: kept.name for one in group if one is not kept}
+        same |= {name: kept.name for name, kept in kept_of(group, chosen).items() if kept.name != name}
     wanted = None if settings.reads_text else wanted_tensors(settings.layers)
     rows = [
         {
@@ -83,10 +83,16 @@ def plan(settings: TrackRun) -> Plan:
         }
         for one in chosen
     ]
-    first = min((one for one in chosen if one.name not in same), key=lambda one: found.to_fetch(one, wanted))
-    with tempfile.TemporaryDirectory() as folder:
-        path = found.bring(first, wanted, Path(folder))
-        started = time.monotonic()
-        measure_one(settings, path)
-        seconds = time.monotonic() - started
-    return Plan(pd.DataFrame(rows), [note.text for note in found.notes], seconds * (len(chosen) - len(same)))
+    notes = [note.text for note in found.notes]
+    distinct = [one for one in chosen if one.name not in same]
+    for one in sorted(distinct, key=lambda one: found.to_fetch(one, wanted)):
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                path = found.bring(one, wanted, Path(folder))
+                started = time.monotonic()
+                measure_one(settings, path)
+                seconds = time.monotonic() - started
+            return Plan(pd.DataFrame(rows), notes, seconds * len(distinct))
+        except JomaError as error:  # damaged, say; another one tells the time as well
+            notes.append(str(error))
+    raise UnfinishedError(f"no checkpoint of {settings.series[0]} could be measured: {'; '.join(notes[-3:])}")

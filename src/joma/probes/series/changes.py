@@ -19,6 +19,8 @@ from joma.probes.weights.shard import Rooms
 
 _BLOCK_ENTRIES = 2**20
 _RANK_TOLERANCE = 1e-14
+_ROUNDING = 1e-14
+"""Of the factors' norms, in float64."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,11 @@ def product_spectrum(left: Tensor, right: Tensor) -> Spectrum:
     """
     r = torch.linalg.qr(left.double().T, mode="r").R
     s = torch.linalg.qr(right.double().T, mode="r").R
-    squares = torch.linalg.svdvals(r @ s.T).square()
-    return spectrum_of(torch.where(squares > _RANK_TOLERANCE**2 * squares.max(), squares, 0.0))
+    values = torch.linalg.svdvals(r @ s.T)
+    # Where two products are the same, what is left of their difference is rounding.
+    rounding = _ROUNDING * torch.linalg.matrix_norm(r) * torch.linalg.matrix_norm(s)
+    least = torch.maximum(_RANK_TOLERANCE * values.max(), rounding)
+    return spectrum_of(torch.where(values > least, values.square(), 0.0))
 
 
 def changes(
@@ -103,7 +108,6 @@ def changes(
     for matrix in find_matrices(shapes, now.config):
         if matrix.role in wanted and (chosen is None or matrix.layer in chosen):
             by_tensor.setdefault(matrix.tensor, []).append(matrix)
-    heads = sizes_for(now.config or {}, "").heads
     rooms = Rooms() if rooms is None else rooms
     names = [name for name, _ in earlier]
     checkpoints = [("now", now), *earlier]
@@ -128,7 +132,9 @@ def changes(
                 try:
                     rows += [
                         row
-                        for head, against, found in _products(pair["query"], pair["key"], heads, names)
+                        for head, against, found in _products(
+                            pair["query"], pair["key"], sizes_for(now.config or {}, tensor).heads, names
+                        )
                         for row in _rows(matrix, head, against, found, now)
                     ]
                     products = True

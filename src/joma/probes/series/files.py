@@ -9,8 +9,8 @@ from pathlib import PurePosixPath
 _PARTS = re.compile(r"(model|pytorch_model)[-.]\d{5}-of-\d{5}\.(safetensors|bin)")
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
 _OTHER = re.compile(
-    r"(?!consolidated|adapter|optimizer|optim|scheduler|scaler|rng_state|training_args|tokenizer)[\w.=+-]+"
-    r"\.(safetensors|bin|pt|pth|ckpt)"
+    r"(?!consolidated|adapter|tokenizer)(?!.*(?<![a-z])(optimi[sz]er|optim|scheduler|scaler|rng_state|training_args)"
+    r"(?![a-z]))[\w.=+-]+\.(safetensors|bin|pt|pth|ckpt)"
 )
 
 

@@ -33,6 +33,7 @@ from joma.probes.weights.shard import TensorEntry
 
 _LISTED_AT_ONCE = 8
 _SETTINGS = (".json", ".txt", ".model", ".jinja")
+_TOKENIZER = ("tokenizer.", "vocab.", "spiece.", "sentencepiece.")
 _SPARE_DISK = 64 << 20
 
 
@@ -41,6 +42,8 @@ class _Remote:
     """A member's place in the repository, and its files by their plain names."""
 
     revision: str
+    commit: str
+    """What the revision was when it was listed: it may become another, and no file may be half of each."""
     folder: str
     files: dict[str, RepoFile]
 
@@ -72,11 +75,11 @@ class HubSeries(Series):
         self._api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
         with in_words(name, None):
             refs = self._api.list_repo_refs(name)
-        names = [ref.name for ref in (*refs.branches, *refs.tags)]
-        dated = [one for one in dict.fromkeys(names) if place_of(one)]
-        wanted = list(only) if only is not None else dated
-        if not wanted:
-            self._add_folders("main")
+        self._commits = {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
+        wanted = [one for one in self._commits if place_of(one)] if only is None else list(only)
+        if not wanted or any(one not in self._commits for one in wanted):
+            self._add_folders("main", only)
+        wanted = [one for one in wanted if one not in self._remote]
         with concurrent.futures.ThreadPoolExecutor(_LISTED_AT_ONCE) as pool:
             for revision, found in zip(wanted, pool.map(self._files_or_why, wanted), strict=True):
                 if isinstance(found, str):
@@ -87,7 +90,8 @@ class HubSeries(Series):
 
     def _files(self, revision: str) -> dict[str, RepoFile]:
         with in_words(self.name, revision):
-            tree = self._api.list_repo_tree(self.name, revision=revision, recursive=True, expand=True)
+            commit = self._commits.get(revision, revision)
+            tree = self._api.list_repo_tree(self.name, revision=commit, recursive=True, expand=True)
             return {one.path: one for one in tree if isinstance(one, RepoFile) and is_plain_path(one.path)}
 
     def _files_or_why(self, revision: str) -> dict[str, RepoFile] | str:
@@ -96,13 +100,13 @@ class HubSeries(Series):
         except JomaError as error:
             return str(error)
 
-    def _add_folders(self, revision: str) -> None:
+    def _add_folders(self, revision: str, only: Sequence[str] | None) -> None:
         folders: dict[str, dict[str, RepoFile]] = {}
         for path, file in self._files(revision).items():
             folder, _, plain = path.rpartition("/")
             folders.setdefault(folder, {})[plain] = file
         for folder, files in folders.items():
-            if place_of(folder):
+            if place_of(folder) and (only is None or folder in only):
                 self._add(folder, revision, folder, files)
 
     def _add(self, name: str, revision: str, folder: str, files: dict[str, RepoFile]) -> None:
@@ -115,7 +119,7 @@ class HubSeries(Series):
             self.notes.append(Note("unreadable", name, f"{name} {why_none(list(files))}", lost=True))
             return
         dates = [commit.date.timestamp() for w in weights if (commit := files[w].last_commit) is not None]
-        self._remote[name] = _Remote(revision, folder, files)
+        self._remote[name] = _Remote(revision, self._commits.get(revision, revision), folder, files)
         size = sum(files[w].size for w in weights)
         self.members.append(Member(name, place, size, max(dates, default=math.nan)))
 
@@ -139,7 +143,7 @@ class HubSeries(Series):
 
     def to_fetch(self, member: Member, wanted: Wanted | None) -> int:
         """Of safetensors the wanted tensors, by their headers; else the whole files."""
-        if self._cached(member):
+        if self._cached(member, whole=wanted is None):
             return 0
         weights = self._weights(member)
         if wanted is None or not weights[0].endswith(".safetensors"):
@@ -150,7 +154,7 @@ class HubSeries(Series):
 
     def bring(self, member: Member, wanted: Wanted | None, into: Path) -> Path:
         """From the hub's cache if it is whole there; else the wanted ranges, or whole files, checked."""
-        cached = self._cached(member)
+        cached = self._cached(member, whole=wanted is None)
         if cached is not None:
             return cached
         remote, weights = self._remote[member.name], self._weights(member)
@@ -245,11 +249,14 @@ class HubSeries(Series):
     def _read(self, member: Member, file: str, begin: int, end: int) -> Iterator[bytes]:
         remote = self._remote[member.name]
         path = f"{remote.folder}/{file}" if remote.folder else file
-        url = f"{self._api.endpoint}/{self.name}/resolve/{quote(remote.revision, safe='')}/{quote(path)}"
+        url = f"{self._api.endpoint}/{self.name}/resolve/{quote(remote.commit, safe='')}/{quote(path)}"
         return ranged(self.name, remote.revision, url, begin, end)
 
-    def _cached(self, member: Member) -> Path | None:
-        """The hub's cache of this revision, where all of the weights and settings are in it."""
+    def _cached(self, member: Member, *, whole: bool) -> Path | None:
+        """The hub's cache of this revision, where all of the weights and settings are in it.
+
+        A ``whole`` model has a tokenizer too, if there is one: in whichever of its files.
+        """
         remote = self._remote[member.name]
         if remote.folder:
             return None
@@ -263,8 +270,13 @@ class HubSeries(Series):
         paths = [Path(one) for one in found if isinstance(one, str)]
         # The cache keeps contents under their hashes, and may hold an older one of this revision.
         now = {remote.hash_of(file) for file in need}
-        whole = len(paths) == len(need) and {path.resolve().name for path in paths} == now
-        return paths[0].parent if whole else None
+        if len(paths) < len(need) or {path.resolve().name for path in paths} != now:
+            return None
+        folder = paths[0].parent
+        words = [file for file in remote.files if file.startswith(_TOKENIZER)]
+        if whole and words and not any((folder / file).exists() for file in words):
+            return None
+        return folder
 
 
 def offline_series(name: str) -> LocalSeries:

@@ -35,23 +35,33 @@ class LocalSeries(Series):
                 raise InputError(f"{path} is given twice; give each checkpoint once.")
             known.add(name)
             self._add(name, path)
-        self.members = [member for line in lines(self.members) for member in line]
+        self._in_order()
 
     @classmethod
     def of_folder(cls, folder: Path) -> LocalSeries:
         """The checkpoints in a folder, each a folder or a file of its own."""
-        children = sorted(
-            child
-            for child in folder.iterdir()
-            if place_of(child.name) or (child.is_dir() and is_no_member(child.name))
-        )
-        series = cls([child for child in children if place_of(child.name)])
-        for child in children:
-            if place_of(child.name) is None and not child.name.startswith("."):
-                series.notes.append(Note("no member", child.name, f"{child.name} is no member of a series"))
+        series = cls([])
+        for child in sorted(folder.iterdir()):
+            if place_of(child.name) is None:
+                if child.is_dir() and is_no_member(child.name) and not child.name.startswith("."):
+                    series.notes.append(
+                        Note("no member", child.name, f"{child.name} is no member of a series")
+                    )
+            elif child.is_dir() or weight_files([child.name]):  # no optimizer's state, no sidecar
+                series._add(child.name, child)
+        series._in_order()
         return series
 
+    def _in_order(self) -> None:
+        self.members = [member for line in lines(self.members) for member in line]
+
     def _add(self, name: str, path: Path) -> None:
+        try:
+            self._add_there(name, path)
+        except FileNotFoundError:  # a Trainer that keeps the last few has removed it meanwhile
+            self.notes.append(Note("unreadable", name, f"{name} is gone", lost=True))
+
+    def _add_there(self, name: str, path: Path) -> None:
         place = place_of(name)
         if place is None:
             text = f"{name} tells no step" if not is_no_member(name) else f"{name} is no member of a series"
@@ -76,9 +86,12 @@ class LocalSeries(Series):
         """A digest of sizes, dates and samples: what differs there differs; :meth:`identical` reads whole."""
         if member.name not in self._contents:
             digest = hashlib.sha256()
-            for file in self._files[member.name]:
-                digest.update(f"{file.name} {file.stat().st_mtime_ns}".encode())
-                digest.update(self._samples(file))
+            try:
+                for file in self._files[member.name]:
+                    digest.update(f"{file.name} {file.stat().st_mtime_ns}".encode())
+                    digest.update(self._samples(file))
+            except OSError as error:
+                raise InputError(f"{member.name} cannot be read: {error.strerror}.") from error
             self._contents[member.name] = digest.hexdigest()[:24]
         return self._contents[member.name]
 
@@ -92,12 +105,15 @@ class LocalSeries(Series):
 
     def _digest(self, member: Member, *, whole: bool) -> str:
         digest = hashlib.sha256()
-        for file in self._files[member.name]:
-            if whole:
-                with open(file, "rb") as opened:
-                    digest.update(hashlib.file_digest(opened, "sha256").digest())
-            else:
-                digest.update(self._samples(file))
+        try:
+            for file in self._files[member.name]:
+                if whole:
+                    with open(file, "rb") as opened:
+                        digest.update(hashlib.file_digest(opened, "sha256").digest())
+                else:
+                    digest.update(self._samples(file))
+        except OSError:
+            return member.name  # like no other; who reads it is told why it cannot be
         return digest.hexdigest()
 
     def _samples(self, file: Path) -> bytes:
@@ -132,8 +148,14 @@ def _samples(file: Path) -> bytes:
 def _distinct_names(paths: Sequence[Path]) -> list[str]:
     """The shortest ends of the paths that tell a step and tell the paths apart."""
     resolved = [path.absolute() for path in paths]
+    places = [place_of("/".join(path.parts[1:])) for path in resolved]
+    told = [None if place is None else place.line for place in places]
     for depth in range(1, max((len(path.parts) for path in resolved), default=1) + 1):
         names = ["/".join(path.parts[-depth:]) for path in resolved]
-        if len(set(names)) == len(set(resolved)) and (depth > 1 or all(map(place_of, names))):
+        if len(set(names)) < len(set(resolved)) or (depth == 1 and not all(map(place_of, names))):
+            continue
+        # Where a folder farther up tells stages apart, it belongs to the name.
+        here = [None if (place := place_of(name)) is None else place.line for name in names]
+        if here == told or len(set(told)) < 2:
             return names
     return [str(path) for path in resolved]

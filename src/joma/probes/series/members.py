@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -47,13 +47,14 @@ def lines(members: Iterable[Member]) -> list[list[Member]]:
     return list(found.values())
 
 
-def select(members: Sequence[Member], revisions: Sequence[str]) -> list[Member]:
+def select(members: Sequence[Member], revisions: Sequence[str], lost: Collection[str] = ()) -> list[Member]:
     """The members asked for: ``all``, names, ``every:10`` (each tenth), ``log:20`` (20, closer at first).
 
-    The first and the last of every line are always among ``every`` and ``log``.
+    The first and the last of every line are always among ``every`` and ``log``. Names that are known to be
+    ``lost`` are passed over.
 
     Raises:
-        InputError: a name that is none of the members', or a rule that is none.
+        InputError: a name that is none of the members' nor lost, or a rule that is none.
     """
     if tuple(revisions) == ("all",):
         return list(members)
@@ -64,11 +65,11 @@ def select(members: Sequence[Member], revisions: Sequence[str]) -> list[Member]:
         pick = _every if rule == "every" else _logarithmic
         return [line[i] for line in lines(members) for i in pick(line, int(count))]
     known = {member.name: member for member in members}
-    missing = [name for name in revisions if name not in known]
+    missing = [name for name in revisions if name not in known and name not in lost]
     if missing:
         some = ", ".join(list(known)[:5]) + ", ..." * (len(known) > 5)
         raise InputError(f"the series has no member {missing[0]!r}; it has {len(known)}: {some}")
-    return [known[name] for name in revisions]
+    return [known[name] for name in revisions if name in known]
 
 
 def _every(line: Sequence[Member], count: int) -> list[int]:
@@ -116,12 +117,17 @@ def _same_steps(line: Sequence[Member]) -> list[Note]:
             f"{b.name} has the {b.place.unit} {b.place.step} of {a.name}; the latter is followed",
             lost=True,
         )
-        for a, b in pairwise(line)
-        if a.place.step == b.place.step
+        for _, (a, *others) in groupby(line, key=lambda one: one.place.step)
+        for b in others
     ]
 
 
 def _stale(line: Sequence[Member]) -> list[Note]:
+    dates = np.array([member.date for member in line])
+    latest = np.fmax.accumulate(dates)
+    newest = [
+        line[int(np.flatnonzero(dates == date)[0])] if np.isfinite(date) else line[0] for date in latest
+    ]
     return [
         Note(
             "stale",
@@ -129,6 +135,6 @@ def _stale(line: Sequence[Member]) -> list[Note]:
             f"{b.name} is older by its date than {a.name} before it: perhaps left over from a run that was "
             "restarted",
         )
-        for a, b in pairwise(line)
+        for a, b in zip(newest, line[1:], strict=False)
         if b.date < a.date
     ]

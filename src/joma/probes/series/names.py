@@ -9,11 +9,9 @@ _SUFFIXES = (".safetensors", ".ckpt", ".pth", ".bin", ".pt")
 _NO_MEMBER = re.compile(r"(^|/)(main|master|refs/.*|tmp-.*|[^/]*[-_.]tmp|\.[^/]*)(/|$)", re.IGNORECASE)
 _STAGE = re.compile(r"(?<![a-z])stage[-_]?(\d+)", re.IGNORECASE)
 _BRANCH = re.compile(r"(?<![a-z])(ingredient|seed|branch)[-_]?(\d+)", re.IGNORECASE)
-_TOKENS = re.compile(
-    r"(?<![a-z0-9.])(?:tokens?[-_=]?)?(\d+(?:\.\d+)?)([MBT])T?(?![a-z0-9])"
-    r"|(?<![a-z])tokens?[-_=]?(\d+(?:\.\d+)?)(?![a-z0-9.])",
-    re.IGNORECASE,
-)
+_TOKENS = re.compile(r"(?<![a-z])tokens?[-_=]?(\d+(?:\.\d+)?)([KMBT]?)T?(?![a-z0-9.])", re.IGNORECASE)
+_AMOUNT = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([MBT])T?(?![a-z0-9])", re.IGNORECASE)
+"""Tokens after a step; before one it may be the model's size."""
 _COUNTERS: tuple[tuple[str, str], ...] = (
     (r"(?:global[-_]?)?steps?", "step"),
     (r"iter(?:ation)?s?", "step"),
@@ -54,9 +52,10 @@ class Place:
 
     @property
     def line_name(self) -> str:
-        """The same in words; empty for a series of one stage."""
+        """The same in words; empty for the steps of one stage."""
+        stage = f"stage{self.stage}" if self.stage else ""
         branch = f"{self.branch[0]}{self.branch[1]}" if self.branch[0] else ""
-        return " ".join(filter(None, [f"stage{self.stage}" if self.stage else "", branch]))
+        return " ".join(filter(None, [stage, branch, "" if self.unit == "step" else f"{self.unit}s"]))
 
 
 def is_no_member(name: str) -> bool:
@@ -75,27 +74,32 @@ def place_of(name: str) -> Place | None:
         return None
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
-    found = next(
-        ((match, unit) for pattern, unit in _FIND for match in list(pattern.finditer(name))[-1:]), None
-    )
-    if found is None:
-        return None
-    match, unit = found
-    stage, branch = _STAGE.search(name), _BRANCH.search(name)
-    return Place(
-        stage=int(stage.group(1)) if stage else 0,
-        branch=(branch.group(1).lower(), int(branch.group(2))) if branch else ("", 0),
-        step=round(int(match.group(1)) * _THOUSANDS[(match.group(2) or "").upper()]),
-        unit=unit,
-        tokens=_tokens(name[: match.start()] + name[match.end() :]),
+    parts = name.split("/")
+    for number in range(len(parts), 0, -1):
+        if (told := _counted(parts[number - 1])) is not None:
+            match, unit = told
+            path = "/".join(parts[:number])
+            stage, branch = (list(pattern.finditer(path))[-1:] for pattern in (_STAGE, _BRANCH))
+            return Place(
+                stage=int(stage[0].group(1)) if stage else 0,
+                branch=(branch[0].group(1).lower(), int(branch[0].group(2))) if branch else ("", 0),
+                step=round(int(match.group(1)) * _THOUSANDS[(match.group(2) or "").upper()]),
+                unit=unit,
+                tokens=_tokens(parts[number - 1], match),
+            )
+    return None
+
+
+def _counted(part: str) -> tuple[re.Match[str], str] | None:
+    """What is counted in a part of a path, and its unit."""
+    return next(
+        ((match, unit) for pattern, unit in _FIND for match in list(pattern.finditer(part))[-1:]), None
     )
 
 
-def _tokens(rest: str) -> float | None:
-    found = list(_TOKENS.finditer(rest))
+def _tokens(part: str, step: re.Match[str]) -> float | None:
+    before, after = part[: step.start()], part[step.end() :]
+    found = [*_AMOUNT.finditer(after), *_TOKENS.finditer(before), *_TOKENS.finditer(after)]
     if not found:
         return None
-    match = found[-1]  # what stands first may be the model's size
-    if match.group(3):
-        return float(match.group(3))
-    return float(match.group(1)) * _THOUSANDS[match.group(2).upper()]
+    return float(found[-1].group(1)) * _THOUSANDS[found[-1].group(2).upper()]

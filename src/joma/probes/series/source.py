@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from joma.probes.series.members import Member, Note
+from joma.probes.series.members import Member, Note, lines
 from joma.probes.weights.shard import TensorEntry
 
 Wanted = Callable[[Mapping[str, TensorEntry], Mapping[str, object]], set[str]]
@@ -23,6 +23,11 @@ class Series(ABC):
     """What was found beside them and is none of them, and why."""
     distant: bool = False
     """Whether a look at a member costs a transfer."""
+
+    @property
+    def lost(self) -> set[str]:
+        """Names of what should be a member and cannot be read."""
+        return {note.member for note in self.notes if note.lost}
 
     @abstractmethod
     def content(self, member: Member) -> str:
@@ -53,13 +58,17 @@ class Series(ABC):
         """Bytes that :meth:`bring` will transfer, but for the headers that tell."""
 
 
-def kept_of(group: Sequence[Member], members: Sequence[Member]) -> Member:
-    """Which of identical members is measured: the series' last, if it is among them, else the earliest.
+def kept_of(group: Sequence[Member], members: Sequence[Member]) -> dict[str, Member]:
+    """Which of identical members stands for each: its line's last, if it is among them, else its earliest.
 
-    Final weights under the names of earlier steps are a common error of publishing; the reverse is not.
+    Final weights under the names of earlier steps are a common error of publishing; the reverse is not. Each
+    line keeps one, without which it would begin or end elsewhere.
     """
-    last = max(members, key=lambda one: (one.place.line, one.place.step))
-    return last if last in group else group[0]
+    kept: dict[str, Member] = {}
+    for line in lines(members):
+        own = [member for member in line if member in group]
+        kept |= {member.name: line[-1] if line[-1] in group else own[0] for member in own}
+    return kept
 
 
 def grouped(members: Iterable[Member], keys: Mapping[str, str]) -> list[list[Member]]:
