@@ -1,5 +1,12 @@
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import json
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -134,3 +141,57 @@ def test_stop(tmp_path: Path) -> None:
     run.train()  # type: ignore[attr-defined]
     assert run.state.global_step < 5  # type: ignore[attr-defined]
     assert callback.messages[0].metric == "loss"
+
+
+def test_a_training_that_was_broken_off_leaves_nothing_behind(tmp_path: Path) -> None:
+    callback = TrainingMonitor(every=2)
+    run = trainer(tmp_path, callback, 4)
+    args, state, net = run.args, run.state, run.model  # type: ignore[attr-defined]
+    for _ in range(3):  # interrupted in a notebook, or begun anew with smaller batches
+        callback.on_train_begin(args, state, transformers.TrainerControl(), model=net)
+    callback.on_train_end(args, state, transformers.TrainerControl())
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in net.modules())
+
+
+@pytest.mark.slow
+def test_the_loss_of_two_processes_is_that_which_the_trainer_logs(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    running = [
+        subprocess.Popen(
+            [sys.executable, __file__, str(tmp_path)],
+            env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    for one in running:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            one.wait(timeout=240)
+    for one in running:
+        one.kill()
+    said = [one.communicate()[1] for one in running]
+    assert [one.returncode for one in running] == [0, 0], said
+    table = read_table(tmp_path / "joma-monitor")
+    logged = json.loads((tmp_path / "losses.json").read_text())
+    told = table[(table["metric"] == "loss") & (table["step"] <= 4)]["value"]
+    assert np.allclose(told, logged[:4], atol=1e-4)
+
+
+def process(folder: Path) -> None:
+    run = trainer(folder, TrainingMonitor(every=2), 4, ddp_backend="gloo")
+    run.train()  # type: ignore[attr-defined]
+    if run.args.process_index == 0:  # type: ignore[attr-defined]
+        losses = [entry["loss"] for entry in run.state.log_history if "loss" in entry]  # type: ignore[attr-defined]
+        (folder / "losses.json").write_text(json.dumps(losses))
+    torch.distributed.barrier()
+    sys.stderr.flush()
+    os._exit(0)  # gloo, taken down with what is sharded over it, waits for ever now and then
+
+
+if __name__ == "__main__":
+    faulthandler.dump_traceback_later(200, exit=True)  # a process that waits for the other says where
+    process(Path(sys.argv[1]))
