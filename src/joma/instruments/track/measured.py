@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from joma.errors import JomaError
+from joma.files import is_there, user_path
 from joma.instruments.track import TrackRun
 from joma.instruments.track.fetching import Fetched
 from joma.instruments.track.memory import hand_back
@@ -265,16 +268,16 @@ class Measured:
     def _words(self) -> str:
         """Tells the text and the tokenizer from others under their names; empty where these are not here."""
         reading = self.settings.reading
-        digest = hashlib.sha256()
-        for name in (reading.text, reading.tokenizer or ""):
-            path = Path(name).expanduser()
-            inside = sorted(path.rglob("*")) if name and path.is_dir() else [path] if name else []
-            for file in filter(Path.is_file, inside):
-                digest.update(str(file.relative_to(path)).encode())
-                with open(file, "rb") as opened:
+        digest, read = hashlib.sha256(), False
+        for path in (user_path(name) for name in (reading.text, reading.tokenizer) if name):
+            inside = sorted(path.rglob("*")) if is_there(path) and path.is_dir() else [path]
+            for file in filter(os.path.isfile, inside):  # a pipe would be waited for
+                # Who reads the text says why it cannot be read.
+                with contextlib.suppress(OSError), open(file, "rb") as opened:
+                    digest.update(str(file.relative_to(path)).encode())
                     digest.update(hashlib.file_digest(opened, "sha256").digest())
-        told = digest.hexdigest()[:8]
-        return "" if told == hashlib.sha256().hexdigest()[:8] else f"-{told}"
+                    read = True
+        return f"-{digest.hexdigest()[:8]}" if read else ""
 
     def _row(self, member: Member) -> dict[str, object]:
         measured = {one.name for one, *_ in self.values}
