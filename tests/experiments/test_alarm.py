@@ -235,3 +235,12 @@ def test_bad_settings() -> None:
         Alarm(bases=2, other_bases=3)
     with pytest.raises(InputError, match="base_steps"):
         Alarm(base_steps=100)
+
+
+@pytest.mark.parametrize(("steps", "verdict"), [(5000, "holds"), (1000, "fails")])
+def test_no_false_alarm_in_many_steps_is_needed(steps: int, verdict: str) -> None:
+    own = {"rule": WHOLE, "step": np.nan, "steps": steps}
+    main = pd.DataFrame([{**own, "base": base, "branch": "base"} for base in range(10)])
+    healthy = pd.DataFrame({"armed_share": [0.8] * 10})
+    claim = judged_by._false_rate(main, healthy)
+    assert (claim.verdict, claim.measured) == (verdict, pytest.approx(rate_bound(0, int(0.8 * steps * 10))))

@@ -8,6 +8,7 @@ import torch
 
 from joma.errors import InputError
 from joma.experiments.bounce_helps import BounceHelps
+from joma.experiments.bounce_helps.claims import entropy_was_held
 from joma.experiments.bounce_helps.freezing import FrozenProjections, PinnedEntropy, stop_attention
 from joma.measures.bounce import smooth
 from joma.measures.entropy import entropy_of_probabilities
@@ -197,3 +198,19 @@ def test_bad_settings():
     stop_attention(model, "projections", {})
     with pytest.raises(InputError, match="stopped before"):
         stop_attention(model, "projections", {})
+
+
+@pytest.mark.parametrize(("after", "verdict"), [(0.5, "holds"), (0.1, "fails")])
+def test_pinned_heads_are_held_against_what_moves_after_the_dip(after: float, verdict: str) -> None:
+    keys = {"depth": 1, "seed": 0, "layer": 0, "head": 0, "metric": "attention_entropy", "stop": 10}
+    rows = []
+    for step in range(0, 21, 2):
+        pinned = 1.0 if step <= 10 else 1.1
+        rows.append({**keys, "when": "dip", "way": "entropy", "step": step, "value": pinned})
+        free = 9.0 if step <= 10 else 1.0 + after  # what was before the dip does not count
+        rows.append({**keys, "when": "", "way": "", "step": step, "value": free})
+    bounces = pd.DataFrame([{"depth": 1, "seed": 0, "dip_step": 10}])
+    claim = entropy_was_held(pd.DataFrame(rows), bounces)
+    assert claim.verdict == verdict
+    assert claim.measured == pytest.approx(0.1)
+    assert claim.null == pytest.approx(after)

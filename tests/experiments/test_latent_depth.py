@@ -3,9 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from joma.errors import InputError
 from joma.experiments.latent_depth import LatentDepth
+from joma.experiments.latent_depth.claims import _uncertainty
 from joma.experiments.latent_depth.run import bayes_probabilities, trees
 from joma.experiments.trees import enumerate_states
 from joma.progress import Progress
@@ -86,3 +88,9 @@ def test_repeats_and_draws(tables, tmp_path):
 def test_bad_settings():
     with pytest.raises(InputError, match="seeds"):
         LatentDepth(seeds=1)
+
+
+def test_the_uncertainty_is_half_of_an_interval_of_the_mean():
+    values = pd.Series([1.0, 2.0, 4.0, 9.0])
+    low, high = stats.t.interval(0.9, 3, scale=stats.sem(values))
+    assert _uncertainty(values) == pytest.approx((high - low) / 2, rel=1e-12)

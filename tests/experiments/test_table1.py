@@ -10,6 +10,7 @@ import torch
 from joma.data.hierarchy import draw_hierarchy
 from joma.errors import InputError
 from joma.experiments.table1 import CELL, Table1
+from joma.experiments.table1.claims import _combined_deviation
 from joma.experiments.table1.paper import paper_table
 from joma.experiments.table1.readings import OPTIONS, PLAIN, Measurement, plain, summary
 from joma.experiments.table1.run import pays_together
@@ -302,3 +303,7 @@ def test_bad_settings() -> None:
         Table1(**{**SMALL, "top_latents": (2, 2)}).run(Progress(quiet=True))
     with pytest.raises(InputError, match="longer than length L = 10"):
         Table1(**{**SMALL, "children": (3,)}).run(Progress(quiet=True))
+
+
+def test_deviations_are_added_in_squares_with_the_print_s_rounding():
+    assert _combined_deviation(0.03, 0.04) == pytest.approx((0.03**2 + 0.04**2 + 1e-4 / 12) ** 0.5, rel=1e-12)

@@ -238,3 +238,8 @@ def test_drift_bound_by_hand():
     assert found == pytest.approx([0.1 * 2 * 7, 0.1 * 3 * 5], rel=1e-14)
     found = drift_bound(0.1, [[2.0, 3.0], [1.0, 1.0]], [[5.0, 7.0], [1.0, 2.0]], bias_lengths=[4.0, 6.0])
     assert found == pytest.approx([0.1 * (2 * 11 + 8), 0.1 * (3 * 9 + 7)], rel=1e-14)
+
+
+def test_in_three_dimensions_a_cosine_is_uniform() -> None:
+    # So exp(-(1 - eps)) = 1/2 for the one pair of two vectors.
+    assert random_coherence(2, 3) == pytest.approx(1 - np.log(2), rel=1e-12)

@@ -147,3 +147,10 @@ def test_a_law_of_the_users():
 def test_bad_input(call, word):
     with pytest.raises(InputError, match=word):
         call()
+
+
+@pytest.mark.parametrize("n", [1, 3, 10])
+def test_the_ball_is_filled_evenly_to_its_edge(n: int) -> None:
+    norms = np.linalg.norm(UniformBall(n).sample(np.random.default_rng(0), 20_000, n), axis=1)
+    assert stats.kstest(norms**n, "uniform").pvalue > 0.01
+    assert 0.99 < norms.max() <= 1.0

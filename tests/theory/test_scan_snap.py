@@ -306,3 +306,7 @@ def test_the_fitted_exponent_of_a_power():
 def test_bad_input_is_named(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+def test_the_slides_snap_time_by_hand():
+    assert snapping.snap_time_printed(eta_y=0.1, classes=5, outputs=8) == pytest.approx(300 * np.log(2))

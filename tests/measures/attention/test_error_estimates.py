@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import joma
 from joma.measures.attention import compiled
 from joma.measures.attention import entropy as module
 from joma.measures.attention.entropy import AttentionEntropy
+from joma.measures.attention.scores import BITS, moments_of_sums
 from joma.measures.entropy import entropy_of_logits
 
 STATISTICS = (
@@ -198,3 +200,41 @@ def test_entropy_of_nearly_one_hot_rows() -> None:
             assert float(found) == pytest.approx(truth, rel=1e-14)
         single = entropy_of_logits(torch.tensor([0.0, float(low)]))
         assert float(single) == pytest.approx(truth, rel=1e-6, abs=1e-37)
+
+
+def test_what_is_estimated_by_hand() -> None:
+    """The sums' estimate, each of its parts as large as the others."""
+    top, total, mean = torch.tensor([[[3.0]]]), torch.tensor([[[1.5]]]), torch.tensor([[[-0.5]]])
+    sums: dict[str | float, Tensor] = {
+        "top": top,
+        "total": total,
+        "mean": mean * total,
+        "square": 4.0 * total,
+    }
+    longest, length, unit, keys = 5.0, torch.tensor([[[7.0]]]), 0.01, 2048
+    given = SimpleNamespace(
+        rounding=unit * BITS,
+        softcap=None,
+        bias=None,
+        linear=True,
+        key=torch.zeros(1, 1, keys, 1),
+        longest=lambda: torch.tensor([[[longest]]]),
+    )
+    wanted = SimpleNamespace(powers=(), largest=False)
+    found = moments_of_sums(given, wanted, sums, length)  # type: ignore[arg-type]
+    entropy = (math.log2(1.5) + 0.5) / BITS
+    every = unit * (7.0 * longest + 3.0)
+    adding = 8 + keys / 2048 + math.log2(1.5) + 0.5
+    assert found.entropy.item() == pytest.approx(entropy)
+    assert found.score_error.item() == pytest.approx(every)
+    assert found.normaliser_error.item() == pytest.approx(unit * (6.0 + 7.0 * 2.0 + adding))
+    tail = 2 * entropy * math.expm1(2 * every) + keys * math.exp(2 * every - 126 / BITS)
+    plain = unit * (2.5 + 7.0 * 2.0)
+    assert found.error.item() == pytest.approx(min(tail, plain) + unit * adding)
+    # Scores so large that what has become 0 may not be 0.
+    large = SimpleNamespace(**{**vars(given), "longest": lambda: torch.tensor([[[630.0]]])})
+    one_key = {"top": top, "total": total / total, "mean": 0 * mean, "square": 1e12 * total}
+    far = moments_of_sums(large, wanted, one_key, length)  # type: ignore[arg-type]
+    vanished = keys * math.exp(2 * unit * (7.0 * 630.0 + 3.0) - 126 / BITS)
+    assert vanished > 1000
+    assert far.error.item() == pytest.approx(vanished + unit * 9, rel=1e-4)

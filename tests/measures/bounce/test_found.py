@@ -11,9 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.signal import savgol_filter
+from scipy.stats import median_abs_deviation
 
 from joma.errors import InputError
-from joma.measures.bounce import bounce, slow_noise, smooth
+from joma.measures.bounce import bounce, found, slow_noise, smooth
 
 STEPS = np.arange(80) * 25.0
 
@@ -218,3 +220,12 @@ def test_every_kind_of_array_gives_the_same(given: object) -> None:
 def test_half_precision(dtype: torch.dtype) -> None:
     given = torch.tensor(CURVE).to(dtype)
     assert bounce(torch.tensor(STEPS), given) == bounce(STEPS, given.double().numpy())
+
+
+@pytest.mark.parametrize("points", [30, 41, 200])
+def test_the_noise_is_the_median_deviation_from_parabolas(points: int) -> None:
+    curve = np.random.default_rng(points).normal(size=points).cumsum()
+    width = max(5, 2 * (points // 8) + 1)
+    inner = slice(width // 2, points - width // 2)
+    residuals = (curve - savgol_filter(curve, width, 2))[inner]
+    assert found._noise(curve) == pytest.approx(median_abs_deviation(residuals, scale="normal"), rel=1e-4)
