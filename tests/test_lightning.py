@@ -40,14 +40,12 @@ class Net(lightning.LightningModule):  # type: ignore[misc, name-defined]
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-@pytest.mark.parametrize("accumulated", [1, 2])
-def test_steps_are_optimizer_steps(tmp_path: Path, accumulated: int) -> None:
+def fit(folder: Path, net: Net, callback: TrainingMonitor, steps: int, accumulated: int = 1) -> None:
     torch.manual_seed(0)
     data = torch.utils.data.TensorDataset(torch.randn(24, LENGTH, WIDTH))
-    callback = TrainingMonitor(every=2)
     run = lightning.Trainer(
-        default_root_dir=tmp_path,
-        max_steps=5,
+        default_root_dir=folder,
+        max_steps=steps,
         accumulate_grad_batches=accumulated,
         callbacks=[callback],
         accelerator="cpu",
@@ -56,8 +54,13 @@ def test_steps_are_optimizer_steps(tmp_path: Path, accumulated: int) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    net = Net()
     run.fit(net, torch.utils.data.DataLoader(data, batch_size=2))
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_steps_are_optimizer_steps(tmp_path: Path, accumulated: int) -> None:
+    net = Net()
+    fit(tmp_path, net, TrainingMonitor(every=2), 5, accumulated)
     table = read_table(tmp_path / "joma-monitor")
     own = net.losses[accumulated - 1 :: accumulated]  # as they were, not divided by Lightning
     assert table[table["metric"] == "loss"]["value"].tolist() == pytest.approx(own[:5], rel=1e-6)
@@ -69,20 +72,9 @@ def test_steps_are_optimizer_steps(tmp_path: Path, accumulated: int) -> None:
 
 
 def test_a_training_that_breaks_off_leaves_nothing_on_the_model(tmp_path: Path) -> None:
-    data = torch.utils.data.TensorDataset(torch.randn(24, LENGTH, WIDTH))
-    callback, net = TrainingMonitor(every=1), Net()
+    net = Net()
     net.breaks_at = 3
-    run = lightning.Trainer(
-        default_root_dir=tmp_path,
-        max_steps=9,
-        callbacks=[callback],
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
     with pytest.raises(ValueError, match="broken off"):
-        run.fit(net, torch.utils.data.DataLoader(data, batch_size=2))
+        fit(tmp_path, net, TrainingMonitor(every=1), 9)
     assert not any(module._forward_pre_hooks or module._forward_hooks for module in net.modules())
     assert read_table(tmp_path / "joma-monitor")["step"].max() == 3

@@ -296,8 +296,8 @@ def test_steps_that_come_again_count_once_for_the_alarm(tmp_path: Path, kept: bo
         return monitor
 
     straight, returned = watched("straight", None), watched("returned", 33)
-    assert straight._loss_alarm.as_state() == returned._loss_alarm.as_state()
-    first, second = straight._alarm.as_state(), returned._alarm.as_state()
+    assert straight._judge.loss.as_state() == returned._judge.loss.as_state()
+    first, second = straight._judge.change.as_state(), returned._judge.change.as_state()
     assert first["watched"]["looks"] == second["watched"]["looks"] == 36
     for name, values in first["watched"]["past"].items():
         assert np.allclose(values, second["watched"]["past"][name], rtol=1e-6)

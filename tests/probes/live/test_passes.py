@@ -227,7 +227,7 @@ def test_what_could_not_be_cut_does_not_count(tmp_path: Path, monkeypatch: pytes
         monitor.step(step, loss=1.0)
     monkeypatch.setattr(Folder, "cut", full)
     monitor.begin(10)
-    assert len(monitor._loss_alarm.cusum.reference) == 10
+    assert len(monitor._judge.loss.cusum.reference) == 10
     monitor.close()
 
 
@@ -246,7 +246,7 @@ def test_a_loss_that_stays_high_does_not_make_the_state_grow(tmp_path: Path) -> 
     for step in range(1, 3000):
         monitor.step(step, loss=float(step % 7) + 1e6 * (step > 300))
     monitor.close()
-    assert len(monitor._loss_alarm.cusum.excursion) == 200
+    assert len(monitor._judge.loss.cusum.excursion) == 200
     assert (tmp_path / "state.json").stat().st_size < 20_000
     assert len(read_table(tmp_path).query("metric == 'loss'")) == 2999
     assert not monitor._tables  # a long run's rows lie in the folder, not in memory

@@ -23,6 +23,7 @@ from joma.probes.families.matrices import find_matrices
 from joma.probes.series.find import find_series
 from joma.probes.series.measuring import changes_table, wanted_tensors, weights_table
 from joma.probes.series.members import select
+from joma.probes.series.source import Series
 from joma.probes.weights.checkpoints import open_checkpoint
 from joma.probes.weights.ranks import rank_rows
 from joma.probes.weights.shard import TensorEntry
@@ -295,13 +296,18 @@ def _cached(home: Path, hub: Hub, name: str) -> None:
         (folder / "snapshots" / commit / file.name).symlink_to(folder / "blobs" / blob)
 
 
-def test_the_cache_of_the_hub_is_read_while_it_holds_what_is_listed(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _in_cache(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Series:
+    """A series of one revision, which the hub's cache holds."""
     revision(hub, "step10", 0)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
     _cached(tmp_path / "home", hub, "step10")
-    series = find_series(["lab/tiny"])
+    return find_series(["lab/tiny"])
+
+
+def test_the_cache_of_the_hub_is_read_while_it_holds_what_is_listed(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    series = _in_cache(hub, tmp_path, monkeypatch)
     assert series.to_fetch(series.members[0], LOWER) == 0
     brought = series.bring(series.members[0], LOWER, tmp_path / "here")
     assert brought.is_relative_to(tmp_path / "home")
@@ -364,10 +370,7 @@ def test_names_that_are_asked_for_may_be_folders_or_lost(hub: Hub) -> None:
 def test_a_cache_without_the_tokenizer_is_no_whole_model(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    revision(hub, "step10", 0)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
-    _cached(tmp_path / "home", hub, "step10")
-    series = find_series(["lab/tiny"])
+    series = _in_cache(hub, tmp_path, monkeypatch)
     (member,) = series.members
     assert series.to_fetch(member, None) == 0
     next((tmp_path / "home").rglob("tokenizer.json")).unlink()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from joma.errors import InputError
 from joma.probes.watching.call import split_mask
 from joma.probes.watching.capture import kind_of
-from joma.probes.watching.owners import layer_number
+from joma.probes.watching.selection import layer_number
 from joma.probes.watching.watch import watch
 
 

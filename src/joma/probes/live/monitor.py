@@ -14,12 +14,12 @@ import pandas as pd
 from torch import Tensor, nn
 
 from joma.errors import InputError, JomaError
-from joma.probes.live.alarm import ChangeAlarm, LossAlarm
 from joma.probes.live.folder import VERSION, Folder, read_messages
+from joma.probes.live.judge import Judge
 from joma.probes.live.look import Look, residual_blocks
-from joma.probes.live.messages import Message, states
+from joma.probes.live.messages import Message
 from joma.probes.live.ranks import is_first, of_first, over_ranks
-from joma.probes.live.rows import COLUMNS, frame, gradient_norm, on_host, summary, tidy, typed
+from joma.probes.live.rows import COLUMNS, RAW, frame, gradient_norm, on_host, summary, tidy, typed
 from joma.probes.live.sinks import ScalarWriter, Sink, sink_of
 from joma.probes.live.weights import sharded, stable_ranks
 from joma.probes.watching.measuring import check_statistics
@@ -122,9 +122,7 @@ class Monitor:
         self._blocks = residual_blocks(model)
         self._sink = sink_of(log)
         self._on_alarm = on_alarm
-        self._alarm = ChangeAlarm(looks=math.ceil((steps or 100_000) / every), alpha=alpha)
-        self._loss_alarm = LossAlarm()
-        self._since: dict[str, int] = {}
+        self._judge = Judge(looks=math.ceil((steps or 100_000) / every), alpha=alpha)
         self._ranks_every = ranks_every
         self._look: Look | None = None
         self._due = False
@@ -307,10 +305,10 @@ class Monitor:
             self._try("the stable ranks", lambda: ranks.append(self.ranks()))
             rows = pd.concat([rows, *ranks], ignore_index=True)
         told = self._keep(rows)
-        raw = rows["metric"].isin(("loss", "gradient_norm"))
+        raw = rows["metric"].isin(RAW)
         if not raw.all():
             looked_at = rows[~raw].reset_index(drop=True)
-            told += states(looked_at, self._since) + self._alarm.look(looked_at)
+            told += self._judge.look(looked_at)
             if self._sink is not None:
                 self._sink.write(step, summary(looked_at, rows[raw]))
         return told
@@ -318,32 +316,18 @@ class Monitor:
     def _keep_state(self) -> None:
         """What a run that goes on must remember."""
         if self._folder is not None:
-            state = {
-                "step": self._last,
-                "alarm": self._alarm.as_state(),
-                "loss": self._loss_alarm.as_state(),
-                "since": self._since,
-            }
+            state = {"step": self._last, **self._judge.as_state()}
             self._try("the folder", partial(self._folder.keep_state, state))
 
     def _drained(self) -> pd.DataFrame:
         """Losses and gradient norms of the steps since the last look, in one transfer."""
         raw, self._raw = self._raw, []
         numbers = iter(on_host([value for _, _, value in raw if isinstance(value, Tensor)]))
+        known = [next(numbers) if isinstance(value, Tensor) else value for _, _, value in raw]
         return frame(
             [
-                [
-                    step,
-                    None,
-                    "",
-                    0,
-                    None,
-                    metric,
-                    next(numbers) if isinstance(value, Tensor) else value,
-                    "",
-                    1,
-                ]
-                for step, metric, value in raw
+                [step, None, "", 0, None, metric, value, "", 1]
+                for (step, metric, _), value in zip(raw, known, strict=True)
             ]
         )
 
@@ -355,12 +339,7 @@ class Monitor:
             self._tables.append(table)
         else:
             self._try("the folder", partial(self._folder.add, table))
-        losses = table[table["metric"] == "loss"]
-        return [
-            message
-            for step, value in zip(losses["step"], losses["value"], strict=True)
-            for message in self._loss_alarm.step(int(step), float(value))
-        ]
+        return self._judge.losses(table)
 
     def _tell(self, told: list[Message]) -> None:
         self.messages += told
@@ -385,34 +364,20 @@ class Monitor:
         self.messages = read_messages(folder.path)
         if state is None or state["step"] < folder.last:
             # Killed between the rows and the state, the run is judged again from its rows.
-            self._replay(folder.table())
-            return
-        self._alarm.restore(state["alarm"])
-        self._loss_alarm.restore(state["loss"])
-        self._since = dict(state["since"])
+            self._judge.again(folder.table())
+        else:
+            self._judge.restore(state)
 
     def _go_back(self, step: int) -> None:
         self._raw = [entry for entry in self._raw if entry[0] < step]
-        self._tables = [table[table["step"] < step] for table in self._tables]
+        self._tables = [_before(step, table) for table in self._tables]
         self.messages = [message for message in self.messages if message.step < step]
         self._looked = min(self._looked, step - 1)
         if self._folder is not None:
             folder = self._folder
             self._try("the folder", lambda: folder.cut(step))
             self._try("the folder", lambda: folder.tell(self.messages))
-        self._try("the alarm's past", lambda: self._replay(self.table(), step))
-
-    def _replay(self, table: pd.DataFrame, before: int | None = None) -> None:
-        """The detectors as they were after these rows: what comes again must not count twice."""
-        table = table if before is None else table[table["step"] < before]
-        self._alarm = ChangeAlarm(looks=self._alarm.looks, alpha=self._alarm.alpha)
-        self._loss_alarm, self._since = LossAlarm(), {}
-        for step, rows in table.groupby("step", sort=True):
-            for loss in rows.loc[rows["metric"] == "loss", "value"]:
-                self._loss_alarm.step(int(step), float(loss))
-            looked_at = rows[~rows["metric"].isin(("loss", "gradient_norm"))]
-            states(looked_at, self._since)
-            self._alarm.look(looked_at)
+        self._try("the alarm's past", lambda: self._judge.again(_before(step, self.table())))
 
     def _try(self, what: str, act: Callable[[], object]) -> bool:
         """Whether it went well; otherwise one line, once for each reason."""
@@ -429,3 +394,7 @@ class Monitor:
         if reason not in self._failed:
             self._failed.add(reason)
             _log.warning("joma: %s failed: %s", what, " ".join(reason.split()))
+
+
+def _before(step: int, table: pd.DataFrame) -> pd.DataFrame:
+    return table[table["step"] < step]

@@ -11,6 +11,8 @@ from torch.distributed.tensor import DTensor
 from joma.measures.attention.statistics import metric_of
 from joma.probes.live.look import RESIDUAL, Seen
 
+RAW = ("loss", "gradient_norm")
+"""What is known of every step, looked at or not."""
 COLUMNS = ("step", "layer", "module", "call", "head", "metric", "value", "unit", "count")
 _DTYPES = dict(
     zip(
@@ -47,7 +49,7 @@ def summary(rows: pd.DataFrame, raw: pd.DataFrame) -> dict[str, float]:
             float(values["value"][most]),
             float(values["head"][most]),
         )
-    for metric in ("loss", "gradient_norm"):
+    for metric in RAW:
         own = raw[raw["metric"] == metric]
         if len(own):
             numbers[f"joma/{metric}"] = float(own["value"].iloc[-1])

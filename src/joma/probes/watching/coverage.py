@@ -9,7 +9,7 @@ from typing import Literal
 
 import pandas
 
-from joma.probes.watching.owners import layer_number
+from joma.probes.watching.selection import layer_number
 
 Status = Literal["measured", "not asked for", "not measured", "no attention"]
 

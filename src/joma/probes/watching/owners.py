@@ -8,9 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -266,31 +264,6 @@ class Owners:
 def in_backward() -> bool:
     """Whether autograd is running a backward pass in this thread."""
     return bool(torch._C._current_graph_task_id() != -1)
-
-
-def layer_number(name: str) -> int | None:
-    """The first number in a module's name: 7 for ``model.layers.7.self_attn``."""
-    found = re.search(r"(?:^|\.)(\d+)(?:\.|$)", name)
-    return int(found[1]) if found else None
-
-
-class Selection:
-    """Layers by number or by pattern of module names."""
-
-    def __init__(self, layers: Iterable[int | str]) -> None:
-        wanted = [layers] if isinstance(layers, int | str) else list(layers)
-        for one in wanted:
-            if isinstance(one, bool) or not isinstance(one, int | str | np.integer):
-                raise InputError(f"layers = {wanted!r} in watch holds {one!r}; give numbers or module names.")
-        if not wanted:
-            raise InputError("layers = [] in watch chooses no layer; give numbers or names, or None for all.")
-        self.numbers = {int(one) for one in wanted if not isinstance(one, str)}
-        self.patterns = [one for one in wanted if isinstance(one, str)]
-        self.text = repr(wanted)
-
-    def __call__(self, name: str) -> bool:
-        """Whether a module of this name is among them."""
-        return layer_number(name) in self.numbers or any(fnmatchcase(name, p) for p in self.patterns)
 
 
 _signatures: dict[type, tuple[str, ...]] = {}

@@ -24,7 +24,8 @@ from joma.probes.watching.coverage import Coverage
 from joma.probes.watching.lineage import Lineage
 from joma.probes.watching.measuring import Measured, Reduction, check_statistics, measure, reduced
 from joma.probes.watching.modes import MODES
-from joma.probes.watching.owners import OUTSIDE, Owners, Place, Selection
+from joma.probes.watching.owners import OUTSIDE, Owners, Place
+from joma.probes.watching.selection import Selection
 from joma.tables import frame_html
 
 if TYPE_CHECKING:
