@@ -39,6 +39,10 @@ class UnfinishedError(JomaError):
     exit_status = 1
 
 
+class DiskFullError(UnfinishedError):
+    """No room is left where results are written."""
+
+
 class DivergenceError(UnfinishedError, ArithmeticError):
     """A loss or a state that left the finite numbers; ``table`` holds what was measured before."""
 

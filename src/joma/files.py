@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from joma.errors import InputError, RunDirectoryError, UnfinishedError, shown
+from joma.errors import DiskFullError, InputError, RunDirectoryError, UnfinishedError, shown
 
 GIVEN = "given-"
 """How the name of a file begins that a user gave for a run, and that is kept in its directory."""
@@ -105,7 +105,7 @@ def _alive(process: int) -> bool:
 def storage_error(error: OSError, path: Path) -> RunDirectoryError | UnfinishedError:
     """The error to raise for a failed write to ``path``, in a user's words."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return UnfinishedError(
+        return DiskFullError(
             f"the disk of {path.parent} is full: {path.name} was not written. What was finished before "
             "is kept; free some space and run the same command again."
         )

@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 import functools
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from tqdm import tqdm
 
-from joma.errors import JomaError
+from joma.errors import JomaError, UnfinishedError
 from joma.threads import usable_cores
 
 if TYPE_CHECKING:
@@ -24,17 +27,32 @@ LINE_EVERY = 30.0
 """Seconds between two lines of progress where there is no terminal for a bar."""
 
 
+@dataclass(frozen=True)
+class Lost:
+    """In the place of what a call would have returned: whoever computed it is gone."""
+
+    reason: str
+    """``signal 9``"""
+
+
 class Executor(Protocol):
     """Calls functions, here or elsewhere: in turn, in processes of this machine, on a cluster."""
 
-    def __call__(self, calls: Sequence[Callable[[], T]], workers: int) -> list[T]:
-        """What the calls returned, in their order. They are picklable and raise no JomaError."""
+    def __call__(
+        self, calls: Sequence[Callable[[], T]], workers: int
+    ) -> Generator[tuple[int, T | Lost], None, None]:
+        """Each call's number and what it returned, as they end.
+
+        The calls are picklable and raise no JomaError. ``workers``: how many at once, where that is not
+        somebody else's to say.
+        """
         ...
 
 
-def in_turn(calls: Sequence[Callable[[], T]], workers: int) -> list[T]:
+def in_turn(calls: Sequence[Callable[[], T]], workers: int) -> Generator[tuple[int, T | Lost], None, None]:
     """The executor that needs nothing: one call after the other, in this process."""
-    return [call() for call in calls]
+    for number, call in enumerate(calls):
+        yield number, call()
 
 
 class Progress:
@@ -43,6 +61,9 @@ class Progress:
     ``Progress()`` alone shows bars on a terminal, or else a line every 30 seconds, and keeps nothing; a run
     directory hands out one whose parts survive a kill (see :mod:`joma.runs.directory`).
     """
+
+    elsewhere = False
+    """Whether parts are computed on other machines."""
 
     def __init__(
         self,
@@ -58,18 +79,25 @@ class Progress:
         self.clock = clock
 
     def track(
-        self, items: Iterable[T], label: str, *, total: int | None = None, initial: int = 0
+        self,
+        items: Iterable[T],
+        label: object,
+        *,
+        total: int | None = None,
+        initial: int = 0,
+        beats: bool = False,
     ) -> Iterator[T]:
         """Iterate over ``items`` with a bar on stderr that appears after two seconds.
 
-        Where stderr is no terminal, a line is written every :data:`LINE_EVERY` seconds instead.
+        Where stderr is no terminal, a line is written every :data:`LINE_EVERY` seconds instead. What
+        ``label`` says may change on the way. With ``beats`` it goes on while one item is waited for.
         """
         terminal = sys.stderr.isatty()
         if total is None and isinstance(items, Sized):
             total = len(items)
         bar = tqdm(
             items,
-            desc=label,
+            desc=str(label),
             total=total,
             initial=initial,
             disable=self.quiet or not terminal,
@@ -80,13 +108,23 @@ class Progress:
             file=sys.stderr,
         )
         started = told = self.clock()
-        for number, item in enumerate(bar, initial):
-            if not (self.quiet or terminal) and self.clock() - told >= LINE_EVERY:
-                told = self.clock()
-                print(
-                    _line(label, number, total, told - started, number - initial), file=sys.stderr, flush=True
-                )
-            yield item
+        done = initial
+
+        def tell() -> None:
+            if terminal:
+                bar.set_description_str(f"{label}: ")
+            else:
+                line = _line(str(label), done, total, self.clock() - started, done - initial)
+                print(line, file=sys.stderr, flush=True)
+
+        every = 1.0 if terminal else LINE_EVERY
+        with _beating(tell, every) if beats and not self.quiet else nullcontext():
+            for item in bar:
+                if not (beats or self.quiet or terminal) and self.clock() - told >= LINE_EVERY:
+                    told = self.clock()
+                    tell()
+                done += 1
+                yield item
 
     def part(self, name: str, compute: Callable[[], pandas.DataFrame]) -> pandas.DataFrame:
         """The table ``compute()`` returns, computed once: a run that is resumed finds it again.
@@ -115,27 +153,62 @@ class Progress:
         each is handed a Progress of its own. The tables do not depend on the number of processes. If
         some fail, the others finish all the same, and the first failure is raised.
         """
-        workers = 1 if self.executor is in_turn else max(1, min(usable_cores(), len(computations)))
-        calls = [
-            functools.partial(
-                _outcome, self._for_worker(number % workers) if workers > 1 else self, name, compute
-            )
-            for number, (name, compute) in enumerate(computations.items())
-        ]
-        outcomes = (self.executor if workers > 1 else in_turn)(calls, workers)
-        for outcome in outcomes:
+        found: dict[str, pandas.DataFrame] = {}
+        for name, outcome in self.attempts(computations).items():
             if isinstance(outcome, JomaError):
                 raise outcome
-        return {
-            name: table
-            for name, table in zip(computations, outcomes, strict=True)
-            if not isinstance(table, JomaError)
-        }
+            found[name] = outcome
+        return found
+
+    def attempts(
+        self, computations: Mapping[str, Callable[[Progress], pandas.DataFrame]]
+    ) -> dict[str, pandas.DataFrame | JomaError]:
+        """As :meth:`parts`, with the errors of those that failed in their places."""
+        if not computations:
+            return {}
+        apart = self.elsewhere or (
+            self.executor is not in_turn and min(usable_cores(), len(computations)) > 1
+        )
+        workers = min(usable_cores(), len(computations)) if apart else 1
+        calls = [
+            functools.partial(_outcome, self._for_worker(number % workers) if apart else self, name, compute)
+            for number, (name, compute) in enumerate(computations.items())
+        ]
+        outcomes = dict((self.executor if apart else in_turn)(calls, workers))
+        named = {name: outcomes[number] for number, name in enumerate(computations)}
+        return {name: _ended(name, one) if isinstance(one, Lost) else one for name, one in named.items()}
 
     def _for_worker(self, position: int) -> Self:
         worker = copy.copy(self)
         worker.position = position
+        worker.executor, worker.elsewhere = in_turn, False  # a part has no parts
         return worker
+
+
+def _ended(name: str, lost: Lost) -> UnfinishedError:
+    return UnfinishedError(
+        f"the process that computed {name} was ended ({lost.reason}; out of memory?). Finished parts are "
+        f"kept; "
+        "run the same command again."
+    )
+
+
+@contextmanager
+def _beating(tell: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Tell every so many seconds while the context lasts."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(seconds):
+            tell()
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _line(label: str, done: int, total: int | None, seconds: float, now: int) -> str:

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-from threadpoolctl import ThreadpoolController, threadpool_limits
+from threadpoolctl import ThreadpoolController
+
+from joma.errors import UnfinishedError
 
 
 @contextmanager
@@ -20,14 +22,25 @@ def limited(threads: int) -> Iterator[None]:
     """Let BLAS, OpenMP and torch take at most so many threads while the context lasts.
 
     Libraries that are loaded later are not limited: enter the context after the imports of the work.
+
+    Raises:
+        UnfinishedError: one of them takes more all the same.
     """
     # Not imported for this: whoever computes with torch has imported it.
     torch = sys.modules.get("torch")
     before = torch.get_num_threads() if torch else threads
-    with threadpool_limits(limits=threads):
+    controller = ThreadpoolController()
+    with controller.limit(limits=threads):
         if torch:
             torch.set_num_threads(threads)
         try:
+            taken = {library.filepath: library.num_threads or 1 for library in controller.lib_controllers}
+            taken |= {"torch": torch.get_num_threads()} if torch else {}
+            for name, number in taken.items():
+                if number > threads:
+                    raise UnfinishedError(
+                        f"{name} takes {number} threads, and not the {threads} it was given."
+                    )
             yield
         finally:
             if torch:

@@ -10,7 +10,7 @@ from joma.experiments.joint_dynamics.block import block_flows
 from joma.experiments.joint_dynamics.tables import of_layers
 from joma.progress import Progress
 from joma.reporting.figures import style
-from joma.runs.executors import local_processes
+from joma.runs.executors.processes import local_processes
 
 SMALL = {
     "corpus": "python-reference",

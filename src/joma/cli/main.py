@@ -83,14 +83,8 @@ def _unwritten(reason: str) -> int:
 
 
 def entry() -> NoReturn:
-    """The console script: :func:`main`, and an end that an interrupted pool of processes cannot hold up."""
-    status = main()
-    if status == 130:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # The pool's hooks at exit wait for workers that are gone; the workers leave with this process.
-        os._exit(status)
-    sys.exit(status)
+    """The console script: :func:`main`."""
+    sys.exit(main())
 
 
 def _dispatch(words: list[str]) -> int:

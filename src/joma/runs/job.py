@@ -12,7 +12,7 @@ import types
 from abc import ABC
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from joma.settings import Settings, Value, setting
 from joma.threads import limited, usable_cores
@@ -58,6 +58,9 @@ class Job(Settings, ABC):
     """Threads that a process of the job computes with; 0: as many as there are cores. More than one pays
     for large matrices only, and where parts run in processes of their own, the cores are taken."""
 
+    costless: ClassVar[frozenset[str]] = frozenset({"seed"})
+    """Settings that change nothing of what a cell costs."""
+
     seed: int = setting(0, "seed of every random number", at_least=0)
 
     @classmethod
@@ -69,9 +72,19 @@ class Job(Settings, ABC):
         """The run's title in a report."""
         return self.title
 
+    @classmethod
+    def needs(cls) -> list[str]:
+        """The modules that a process which runs the job imports."""
+        measuring = [] if cls.run is not Job.run else [f"{cls.__module__}.run"]
+        return [cls.__module__, *measuring]
+
     def directory(self) -> str:
         """Where the run goes if nobody says."""
         return f"runs/{self.name()}"
+
+    def cells(self) -> list[Self]:
+        """The jobs that these settings stand for, as small as can be: where it trains, one training each."""
+        return [self]
 
     def command(self, preset: Mapping[str, Value]) -> str:
         """What a user types to get the same tables; ``preset``: what the name of a preset stands for."""

@@ -10,11 +10,13 @@ import pandas as pd
 
 from joma.errors import DivergenceError
 from joma.files import remove_leftovers, write_text
-from joma.progress import Executor, Progress
-from joma.runs.executors import local_processes
+from joma.progress import Executor, Progress, in_turn
+from joma.runs.executors.processes import local_processes
 from joma.runs.tables import read_table, write_table
 
 _PARTS, _CHECKPOINTS, _USED = "parts", "checkpoints", ".used"
+CELLS = "cells"
+"""Where a sweep has its cells."""
 
 
 class RunProgress(Progress):
@@ -25,6 +27,7 @@ class RunProgress(Progress):
     ) -> None:
         super().__init__(quiet=quiet, position=position, executor=executor)
         self.directory = directory
+        self.elsewhere = executor not in (local_processes, in_turn)
 
     def part(self, name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         """The part's table from an earlier try, or computed and kept."""
@@ -62,9 +65,11 @@ def notes_of(directory: Path) -> list[tuple[str, str]]:
 
 
 def holds_work(directory: Path) -> bool:
-    """Is there a finished part, or a checkpoint of one?"""
+    """Is there a finished part or cell, or a checkpoint of one?"""
     return any((directory / _PARTS).glob("*.parquet")) or any(
-        path.is_file() for path in (directory / _CHECKPOINTS).rglob("*")
+        path.is_file() and path.suffix != ".lock"
+        for folder in (_CHECKPOINTS, CELLS)
+        for path in (directory / folder).rglob("*.*")
     )
 
 
@@ -75,7 +80,7 @@ def tidy_up(directory: Path) -> None:
 
 
 def discard(directory: Path, *, parts: bool = True) -> None:
-    """Remove checkpoints, and parts."""
-    for folder in (_PARTS, _CHECKPOINTS) if parts else (_CHECKPOINTS,):
+    """Remove checkpoints, and parts and cells."""
+    for folder in (_PARTS, CELLS, _CHECKPOINTS) if parts else (_CHECKPOINTS,):
         if not (directory / folder).is_symlink():
             shutil.rmtree(directory / folder, ignore_errors=True)
