@@ -26,6 +26,7 @@ import toy
 from joma.cli.commands import COMMANDS
 from joma.experiments.fig6 import Fig6
 from joma.runs.directory import run_experiment
+from joma.sweeps import SweepRun
 
 pytest.importorskip("transformers")
 from probe_models import tiny_model
@@ -39,7 +40,7 @@ HUB_NAME = "HuggingFaceTB/SmolLM2-135M"
 ELSEWHERE = ("make", "pip", "git", "python", "mkdocs")
 """What installs or builds; the Makefile runs it."""
 LONG = re.compile(r"^joma (demo|check$|run|sweep|neurons|track (?!.*dry-run))|--text")
-HOURS = re.compile(r"--preset (paper|cell|reduced)|FOLDER_OF_WIKITEXT|joma sweep|EleutherAI|--follow")
+HOURS = re.compile(r"--preset (paper|cell|reduced)|FOLDER_OF_WIKITEXT|EleutherAI|--follow")
 """A paper's scale or half an hour of it, data that is not here, what ends when the reader does: the words are
 read alone."""
 
@@ -104,6 +105,7 @@ def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -
         (tmp_path / name).write_text(text)
     pd.DataFrame({"text": [text]}).to_parquet(tmp_path / "data.parquet")
     pd.DataFrame({"text": [text]}).to_parquet(tmp_path / "FILE.parquet")
+    record(tmp_path / "CURVES.csv")
     for step in (100, 200):
         shutil.copytree(model_folder, tmp_path / "run" / f"checkpoint-{step}")
         (tmp_path / "weights").mkdir(exist_ok=True)
@@ -118,6 +120,27 @@ def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).symlink_to(model_folder)
     return tmp_path
+
+
+def record(path: Path) -> None:
+    """Curves as the authors recorded theirs."""
+    random = np.random.default_rng(1)
+    at = dict.fromkeys(("layers", "lr", "seed", "minibatch"))
+    rows = [
+        {
+            **dict(zip(at, (layers, rate, seed, 1000 * k), strict=True)),
+            "validation_loss": 9.0 - 0.1 * k * rate**0.1,
+            **{
+                f"entropy_layer{n}": 2.0 + 0.02 * (k - 8) ** 2 * rate**0.1 + 0.01 * random.random()
+                for n in range(layers)
+            },
+        }
+        for layers in (1, 2)
+        for rate in (1e-5, 1e-4, 1e-3, 1e-2)
+        for seed in (1, 2, 3)
+        for k in range(12)
+    ]
+    pd.DataFrame(rows).to_csv(path, index=False)
 
 
 def run(line: str, place: Path) -> subprocess.CompletedProcess[str]:
@@ -163,15 +186,18 @@ def test_a_long_printed_command_runs(line: str, place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [line for line in [*joma_commands(), *commands(generated=True)] if line.startswith("joma run")]
+    "line",
+    [line for line in [*joma_commands(), *commands(generated=True)] if re.match("joma (run|sweep)", line)],
 )
 def test_a_printed_run_is_understood(line: str, place: Path) -> None:
-    """The words of every printed run, those of hours too, as far as its settings."""
-    from joma.cli import experiments
+    """The words of every printed run and sweep, those of hours too, as far as its settings."""
+    from joma.cli import experiments, sweeps
 
-    call = experiments.read("run", "", shlex.split(line)[2:])
+    _, command, name, *words = shlex.split(line)
+    read = {"run": experiments.read, "sweep": sweeps.read}[command]
+    call = read(command, "", [name, *words])
     assert call is not None
-    assert call.job.name() == shlex.split(line)[2]
+    assert name == (call.job.experiment if isinstance(call.job, SweepRun) else call.job.name())
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
@@ -179,7 +205,7 @@ def test_a_command_with_no_option_works_or_says_what_it_needs(command: str, plac
     if command in ("demo", "check"):
         pytest.skip("minutes: among the long printed commands")
     done = run(f"joma {command}", place)
-    if command in ("list", "run"):
+    if command in ("list", "run", "sweep"):
         assert done.returncode == 0, done.stderr
     else:
         assert done.returncode == 2

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from joma.probes.watching.watch import watch
     from joma.probes.weights.ranks import probe_weights
     from joma.results import Result, read
+    from joma.sweeps.result import Sweep, sweep
 
 _HOME = {
     "AttentionEntropy": "joma.measures.attention.entropy",
@@ -37,6 +38,7 @@ _HOME = {
     "Neurons": "joma.probes.neurons.probe",
     "Probe": "joma.probes.probe",
     "Result": "joma.results",
+    "Sweep": "joma.sweeps.result",
     "Track": "joma.instruments.track.series",
     "attention_entropy": "joma.measures.attention.entropy",
     "bounce": "joma.measures.bounce",
@@ -51,6 +53,7 @@ _HOME = {
     "spectral_norm": "joma.measures.ranks.spectral_norm",
     "stable_rank": "joma.measures.ranks.stable_rank",
     "stable_rank_estimate": "joma.measures.ranks.stable_rank",
+    "sweep": "joma.sweeps.result",
     "track": "joma.instruments.track.series",
     "watch": "joma.probes.watching.watch",
     "write_probe": "joma.instruments.probe.run",
@@ -67,6 +70,7 @@ __all__ = [
     "Neurons",
     "Probe",
     "Result",
+    "Sweep",
     "Track",
     "__version__",
     "attention_entropy",
@@ -82,6 +86,7 @@ __all__ = [
     "spectral_norm",
     "stable_rank",
     "stable_rank_estimate",
+    "sweep",
     "track",
     "watch",
     "write_probe",

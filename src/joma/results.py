@@ -19,6 +19,7 @@ from joma.reporting.answer import answer_of, subject_of, verdict_words
 from joma.runs.directory import Run, read_run
 from joma.runs.job import Job
 from joma.runs.style import style
+from joma.sweeps import SweepRun
 from joma.tables import Tables, frame_html
 
 if TYPE_CHECKING:
@@ -111,4 +112,4 @@ def read(directory: str | Path) -> Result:
 
 
 def _kind(name: str) -> type[Job]:
-    return INSTRUMENTS.get(name) or catalog.find(name)
+    return SweepRun if name == SweepRun.name() else INSTRUMENTS.get(name) or catalog.find(name)

@@ -161,7 +161,7 @@ def test_words_without_a_name_stand_anywhere() -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_is_for_the_eye(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Options with hyphens, no markup, nothing of Python."""
-    kinds = [[command]] if command != "run" else [[command, name] for name in catalog.names()]
+    kinds = [[command, name] for name in catalog.names()] if command in ("run", "sweep") else [[command]]
     for words in kinds:
         assert cli.main([*words, "--help"]) == 0
         shown = capsys.readouterr().out

@@ -40,6 +40,9 @@ COMMANDS = {
         "experiments",
         "jobs",
     ),
+    "sweep": Command(
+        "a grid of runs: parallel, resumable, on one machine or a cluster", "sweeps", "sweeping"
+    ),
     "probe": Command("attention entropy, stable ranks, salience ... of a real model", "instruments", "jobs"),
     "track": Command(
         "the same along training checkpoints, with the dip and the bounce found and dated",

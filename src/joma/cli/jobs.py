@@ -13,6 +13,7 @@ from joma.probes.weights.omissions import is_whole, left_out
 from joma.reporting.page import write_report
 from joma.reporting.terminal import run_as_text
 from joma.runs.directory import Run, run_experiment
+from joma.runs.executors import executor_of
 from joma.runs.job import Job
 
 
@@ -20,7 +21,14 @@ def do(call: JobCall) -> int:
     """Run the job and print its tables, claims and answer, or what ``--json`` and ``--csv`` ask for."""
     job, options = call.job, call.options
     directory = user_path(options.out or job.directory())
-    run = run_experiment(job, directory, preset=call.preset, overwrite=options.overwrite, quiet=options.quiet)
+    run = run_experiment(
+        job,
+        directory,
+        preset=call.preset,
+        overwrite=options.overwrite,
+        quiet=options.quiet,
+        executor=executor_of(options.executor),
+    )
     made = directory
     if isinstance(job, Instrument):
         made = write_report([run], directory / "report.html", overwrite=options.overwrite)

@@ -72,6 +72,9 @@ class JobOptions(Quiet):
     config: str = setting(
         "", "YAML file of settings, a run's settings.yaml, too; words on the command line count more"
     )
+    executor: str = setting(
+        "processes", "where parts are computed: processes, dask://HOST:PORT or ray://HOST:PORT"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +82,17 @@ class RunOptions(JobOptions):
     """Options of ``joma run``."""
 
     preset: str = setting("quick", "starting point")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(RunOptions):
+    """Options of ``joma sweep``."""
+
+    grid: tuple[str, ...] = setting(
+        (), "name=1,2 or name=1..3, one word or several: the cells (default: the preset's own grid)"
+    )
+    dry_run: bool = setting(False, "say how many cells, how long and how much memory; measure a few steps")
+    yes: bool = setting(False, "do not ask, however many cells")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ import json
 from joma.cli import jobs
 from joma.cli.options import JobCall, TrackOptions
 from joma.instruments.track import TrackRun
+from joma.instruments.track.memory import keep_large_apart
 from joma.instruments.track.plan import plan
 
 
@@ -14,6 +15,7 @@ def do(call: JobCall) -> int:
     """Measure the series; with ``--dry-run`` say what there is and what it takes."""
     job, options = call.job, call.options
     if not (isinstance(job, TrackRun) and isinstance(options, TrackOptions) and options.dry_run):
+        keep_large_apart()
         return jobs.do(call)
     planned = plan(job)
     print(json.dumps(planned.as_json(), indent=1) if options.json else planned.as_text())

@@ -9,6 +9,7 @@ the others (:mod:`joma.runs.parts`). Its settings bind a directory once there is
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import logging
@@ -34,6 +35,7 @@ from joma.files import (
     whole_file,
     write_text,
 )
+from joma.progress import Executor
 from joma.runs.description import (
     SETTINGS,
     Description,
@@ -45,6 +47,7 @@ from joma.runs.description import (
     read_description,
     write_description,
 )
+from joma.runs.executors.processes import local_processes
 from joma.runs.job import Job
 from joma.runs.parts import RunProgress, discard, holds_work, tidy_up
 from joma.runs.style import style
@@ -76,8 +79,9 @@ def run_experiment(
     preset: str = "",
     overwrite: bool = False,
     quiet: bool = False,
+    executor: Executor = local_processes,
 ) -> Run:
-    """Run a job into a directory, or continue it there, or find it finished.
+    """Run a job into a directory, or continue it there, or find it finished; ``executor`` has its parts.
 
     Raises:
         RunDirectoryError: the directory is another job's, has other settings, is in use by
@@ -89,9 +93,7 @@ def run_experiment(
         description = describe(job, preset, job.preset_values(preset))
         if not (overwrite and _clear(directory)):
             _check_free(directory, description, job)
-        if job.grows:
-            (directory / _CLAIMS).unlink(missing_ok=True)  # unfinished until it has been looked through again
-        elif _is_finished(directory):
+        if not job.grows and _is_finished(directory):
             run = read_run(directory)
             if not all((directory / name).exists() for name in _FIGURE_FILES):
                 _write_figures(job, run.tables, directory)
@@ -100,7 +102,7 @@ def run_experiment(
         write_description(directory, description)
         started = time.monotonic()
         try:
-            tables = job.run(RunProgress(directory, quiet=quiet))
+            tables = job.run(RunProgress(directory.absolute(), quiet=quiet, executor=executor))
         except BaseException:
             if not holds_work(directory):
                 # A run that came to nothing leaves no claim on its directory.
@@ -127,6 +129,15 @@ def record_run(
             if (directory / SETTINGS).exists():
                 raise RunDirectoryError(f"{directory} holds a run; choose another, or overwrite it.")
         return _finish(job, directory, description, tables)
+
+
+def write_unjudged(job: Job, directory: Path, tables: Mapping[str, pd.DataFrame]) -> None:
+    """A finished run's directory with tables and settings, but neither claims nor figures: a part of more."""
+    for name, table in tables.items():
+        write_table(directory / f"{name}.parquet", table)
+    description = {**describe(job, "", {}), **computed_with(directory, tables)}
+    _conclude(directory, description, tables, [])
+    discard(directory)
 
 
 def write_claims(
@@ -178,6 +189,9 @@ def find_runs(directory: Path) -> list[Path]:
 
 
 def _finish(job: Job, directory: Path, description: Description, tables: Mapping[str, pd.DataFrame]) -> Run:
+    (directory / _CLAIMS).unlink(missing_ok=True)  # of what grows: unfinished until all of it is the new one
+    for name in set((read_description(directory) or {}).get("tables", [])) - set(tables):
+        (directory / f"{name}.parquet").unlink(missing_ok=True)
     for name, table in tables.items():
         write_table(directory / f"{name}.parquet", table)
     # Tables read back are what the figure and the claims are made of, now and later.
@@ -288,3 +302,6 @@ def _write_figures(job: Job, tables: Mapping[str, pd.DataFrame], directory: Path
             for name in names:
                 with whole_file(directory / name) as temporary:
                     figure.savefig(temporary)
+            # A figure of many panels is tens of MB, in circles that nobody would collect before the next.
+            figure.clear()
+            gc.collect()

@@ -1,0 +1,135 @@
+"""What a sweep would take: cells, time and memory, from a few steps of each kind of cell."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from joma.errors import JomaError, UnfinishedError
+from joma.progress import Lost
+from joma.runs.executors.processes import local_processes
+from joma.runs.job import Job
+from joma.runs.parts import CELLS
+from joma.runs.sweep.cells import finished_cells
+from joma.runs.sweep.grid import key
+from joma.settings import as_text
+from joma.sweeps import SweepRun
+from joma.threads import limited, usable_cores
+
+_STATUS = Path("/proc/self/status")
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What there is to do and what it takes."""
+
+    kinds: pd.DataFrame
+    """A row per kind of cell: its settings, ``cells``, ``to_do``, ``seconds`` and ``megabytes`` of one.
+
+    Both are missing where the experiment does not say."""
+    workers: int
+
+    @property
+    def seconds(self) -> float:
+        """Of all cells that are not done yet, on this machine."""
+        left = self.kinds[self.kinds["to_do"] > 0]
+        return float((left["seconds"] * left["to_do"]).sum(skipna=False)) / self.workers
+
+    @property
+    def megabytes(self) -> float:
+        """Of all that compute at once; not a number where the system does not say."""
+        return float(self.kinds["megabytes"].max()) * self.workers
+
+    def as_json(self) -> dict[str, object]:
+        """For machines."""
+        known = self.seconds == self.seconds
+        return {
+            "cells": int(self.kinds["cells"].sum()),
+            "to_do": int(self.kinds["to_do"].sum()),
+            "workers": self.workers,
+            "seconds": round(self.seconds, 1) if known else None,
+            "megabytes": None if self.kinds["megabytes"].isna().all() else round(self.megabytes),
+            "kinds": self.kinds.astype(object).where(self.kinds.notna(), None).to_dict("records"),
+        }
+
+    def as_text(self) -> str:
+        """For people."""
+        all_cells, left = int(self.kinds["cells"].sum()), int(self.kinds["to_do"].sum())
+        known = self.seconds == self.seconds
+        cost = (
+            f"about {_words(self.seconds)} and {self.megabytes:,.0f} MB, {self.workers} at once on this "
+            f"machine, by a few measured steps"
+            if known
+            else "how long they take is not known before one has run"
+        )
+        return f"{self.kinds.to_string(index=False, na_rep='')}\n{all_cells} cells, {left} to do: {cost}."
+
+
+def plan(settings: SweepRun, directory: Path) -> SweepPlan:
+    """Count the cells, and measure a few steps of one of each kind, in a process of its own."""
+    cells = settings.grid_cells()
+    there = finished_cells(directory / CELLS)
+    kinds: dict[tuple[object, ...], list[Job]] = {}
+    for cell in cells:
+        values = tuple(value for name, value in cell.flat().items() if name not in cell.costless)
+        kinds.setdefault(values, []).append(cell)
+    firsts = [members[0] for members in kinds.values()]
+    flat = [cell.flat() for cell in firsts]
+    names = [name for name in flat[0] if len({one[name] for one in flat}) > 1]
+    cost = getattr(settings.own("run"), "cost", None)
+    to_do = [sum(key(cell) not in there for cell in members) for members in kinds.values()]
+    costs = [_cost(cell, cost if left else None) for cell, left in zip(firsts, to_do, strict=True)]
+    rows = [
+        {
+            **{name: as_text(values[name]) for name in names},
+            "cells": len(members),
+            "to_do": left,
+            "seconds": seconds,
+            "megabytes": megabytes,
+        }
+        for members, values, left, (seconds, megabytes) in zip(
+            kinds.values(), flat, to_do, costs, strict=True
+        )
+    ]
+    workers = max(1, min(usable_cores() // max(1, firsts[0].threads), len(cells)))
+    return SweepPlan(pd.DataFrame(rows).astype({"seconds": float, "megabytes": float}), workers)
+
+
+def _cost(cell: Job, cost: Callable[[Job], float] | None) -> tuple[float | None, float | None]:
+    if cost is None:
+        return None, None
+    ((_, outcome),) = local_processes([functools.partial(_measured, cell, cost)], 1)
+    if isinstance(outcome, Lost):
+        raise UnfinishedError(
+            f"the process that measured a cell was ended ({outcome.reason}; out of memory?)."
+        )
+    if isinstance(outcome, JomaError):
+        raise outcome
+    return outcome
+
+
+def _measured(cell: Job, cost: Callable[[Job], float]) -> tuple[float, float] | JomaError:
+    """Seconds and megabytes of a cell, in the process that this is called in."""
+    try:
+        with limited(cell.threads or usable_cores()):
+            seconds = cost(cell)
+    except JomaError as error:
+        return error
+    return seconds, _megabytes()
+
+
+def _megabytes() -> float:
+    """The most that this process has held."""
+    lines = _STATUS.read_text().splitlines() if _STATUS.exists() else []
+    return next((int(line.split()[1]) / 1e3 for line in lines if line.startswith("VmHWM")), float("nan"))
+
+
+def _words(seconds: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,94 @@
+"""``joma.sweep``: a grid of runs from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from joma.claim import Claim
+from joma.files import user_path
+from joma.runs.directory import run_experiment
+from joma.runs.executors import PROCESSES, executor_of
+from joma.runs.style import style
+from joma.runs.sweep.grid import as_words
+from joma.settings import Value, as_text
+from joma.sweeps import SweepRun
+from joma.sweeps.summary import curves_of, summary
+from joma.tables import Tables
+
+
+@dataclass(frozen=True, repr=False)
+class Sweep(Tables):
+    """What :func:`sweep` ran."""
+
+    settings: SweepRun
+    tables: dict[str, pd.DataFrame]
+    """Those of :class:`joma.sweeps.SweepRun`."""
+    claims: list[Claim]
+    """The experiment's, where the grid is its own."""
+    directory: Path
+    """Where everything lies."""
+
+    def table(self, name: str = "") -> pd.DataFrame:
+        """The tidy table over all cells: the experiment's first with values along steps, or the one named."""
+        return self.tables[name or curves_of(self.tables) or "cells"]
+
+    def cells(self) -> pd.DataFrame:
+        """One row per cell: its settings, ``status`` and ``error``."""
+        return self.tables["cells"]
+
+    def summary(self, name: str = "") -> pd.DataFrame:
+        """Means over seeds with their 95 % intervals."""
+        return summary(self.settings, self.tables, name)
+
+    def plot(self) -> Figure:
+        """The figure."""
+        with style("light"):
+            return self.settings.draw(self.tables)
+
+    def answer(self) -> list[str]:
+        """What was found, in one to three sentences."""
+        return self.settings.answer(self.tables)
+
+    def __str__(self) -> str:
+        return " ".join(self.answer())
+
+
+def sweep(
+    experiment: str,
+    grid: Mapping[str, Sequence[Value]] | None = None,
+    *,
+    preset: str = "quick",
+    out: str | Path | None = None,
+    executor: str = PROCESSES,
+    quiet: bool = False,
+    **settings: Value,
+) -> Sweep:
+    """Run an experiment at all settings of a grid, each cell into a run directory of its own.
+
+    What is finished is found again: the same call continues a broken sweep, and tries failed cells once more.
+
+    Args:
+        experiment: its name (see ``joma list``).
+        grid: setting -> its values; default: the preset's own grid.
+        preset: starting point of all other settings.
+        out: the sweep's directory (default: ``runs/sweep-EXPERIMENT``).
+        executor: ``processes`` of this machine, ``dask://HOST:PORT`` or ``ray://HOST:PORT``.
+        quiet: no progress on stderr.
+        settings: of the experiment, for all cells.
+
+    Raises:
+        InputError: no such experiment, preset, setting, value or executor; a grid that makes no sense.
+        RunDirectoryError: the directory is another sweep's, or somebody else's.
+        UnfinishedError: not one cell could be computed, or the disk is full.
+    """
+    given = tuple(f"{name}={as_text(value)}" for name, value in sorted(settings.items()))
+    job = SweepRun(experiment=experiment, preset=preset, settings=given, grid=as_words(grid or {}))
+    job.grid_cells()
+    directory = user_path(out or job.directory())
+    run = run_experiment(job, directory, quiet=quiet, executor=executor_of(executor))
+    return Sweep(job, run.tables, run.claims, directory)
