@@ -19,7 +19,7 @@ from joma.experiments.deep_hierarchy import (
     WEAK,
     DeepHierarchy,
 )
-from joma.experiments.deep_hierarchy.claims import _bounce, half_times
+from joma.experiments.deep_hierarchy.claims import _bounce, _ends, half_times
 from joma.experiments.deep_hierarchy.decoder import _draw, _look
 from joma.experiments.deep_hierarchy.run import _train, network
 from joma.experiments.deep_hierarchy.sequences import forest, heights, questions
@@ -166,6 +166,18 @@ def test_all_claims_hold_of_made_up_numbers_and_measure_them():
     assert when["tokens", TREE, 0, 2, 2] == pytest.approx(5.1, rel=1e-12)
     assert claims["tokens_siblings_first"].measured == pytest.approx(3.7 / 2.3, rel=1e-12)
     assert claims["attention_orders"].measured == pytest.approx(5.1 / 2.3, rel=1e-12)
+
+
+def test_each_task_ends_at_its_own_last_step():
+    """A decoder takes other steps than a stack, more or fewer."""
+    rows = [
+        ("tokens", TREE, 400, 1.0),
+        ("tokens", TREE, 0, 0.5),
+        (DECODER, TREE, 0, 0.1),
+        (DECODER, TREE, 4000, 2.0),
+    ]
+    ends = _ends(pd.DataFrame(rows, columns=["task", "run", "step", "value"]), ["task"])
+    assert ends.to_dict() == {"tokens": 1.0, DECODER: 2.0}
 
 
 def test_the_answer_says_what_came_later():

@@ -6,16 +6,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from joma.checks.block_rank import FIGURE_4
 from joma.errors import InputError
+from joma.experiments.curves import find_bounces
 from joma.experiments.fig6 import Fig6
-from joma.experiments.fig6.claims import block_law, bottom_bounces_less
-from joma.experiments.fig6.run import _find_bounces
+from joma.experiments.fig6.claims import beyond, block_law, bottom_bounces_less
+from joma.experiments.fig6.run import REAL, SHUFFLED, UNTRAINED_QK
+from joma.experiments.recorded import compare, read_record
 from joma.measures.bounce import bounce
+from joma.models.decoder import Decoder
 from joma.progress import Progress
 from joma.reporting.figures import style
-from joma.runs.executors import local_processes
+from joma.runs.executors.processes import local_processes
 from joma.theory.block_salience import entropy
 from joma.theory.salience import solve
 
@@ -23,6 +27,7 @@ SMALL = {
     "corpus": "python-reference",
     "vocabulary_size": 50,
     "layers": (1, 2),
+    "seed": 0,
     "seeds": 1,
     "steps": 60,
     "width": 8,
@@ -43,7 +48,7 @@ def test_tables_are_tidy_and_complete(tables: dict[str, pd.DataFrame]) -> None:
     curves = tables["curves"]
     of_block = {"kappa", "kappa_share", "saliency", "block_rebound"}
     assert set(curves["metric"]) == {
-        *("attention_entropy", "stable_rank", "validation_loss"),
+        *("attention_entropy", "stable_rank", "stable_rank_of_change", "validation_loss"),
         *of_block,
         *("nearest_neuron", "correlated_neurons"),
         *(f"{metric}, shuffled" for metric in of_block),
@@ -51,7 +56,7 @@ def test_tables_are_tidy_and_complete(tables: dict[str, pd.DataFrame]) -> None:
     assert set(curves["step"]) == set(Fig6(**SMALL).measured_steps())
     assert curves.groupby("run")["layer"].nunique().to_dict() == {"layers-1-seed-0": 1, "layers-2-seed-0": 2}
     assert curves["value"].notna().all()
-    assert len(tables["bounces"]) == 2 * 3
+    assert len(tables["bounces"]) == 3 * 3
 
 
 def test_same_settings_same_tables(tables: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +77,7 @@ def test_figure_and_claims_come_from_the_tables_alone(tables: dict[str, pd.DataF
     assert set(claims) == {
         *("fig6.falls", "fig6.rebound", "fig6.early", "fig6.bottom"),
         *("fig6.rank_falls", "fig6.rank_rebounds", "fig6.authors", "fig6.block_law"),
+        *("fig6.beyond_shuffled", "fig6.beyond_untrained_qk", "fig6.rank_of_change_rebounds"),
         *("fig6.resembles_fig4", "fig6.rank_is_more_reliable", "fig6.neurons_correlate"),
     }
     assert {claim.verdict for claim in claims.values()} == {"not tested"}
@@ -79,7 +85,9 @@ def test_figure_and_claims_come_from_the_tables_alone(tables: dict[str, pd.DataF
     three = {
         name: pd.concat([t.assign(run=t["run"] + f"-{k}", seed=k) for k in range(3)], ignore_index=True)
         for name, t in tables.items()
+        if name != "authors"
     }
+    three["authors"] = tables["authors"]
     tested = [claim for claim in experiment.claims(three) if claim.verdict != "not tested"]
     assert len(tested) >= 9
     assert all(claim.null is not None for claim in tested)
@@ -96,8 +104,10 @@ def made_up(entropy: Any, rank: Any, every: int = 50, seeds: int = 3) -> dict[st
             rows += [
                 {
                     "run": f"r{seed}",
-                    "depth": 1,
                     "seed": seed,
+                    "depth": 1,
+                    "learning_rate": 1e-3,
+                    "variant": REAL,
                     "step": s,
                     "layer": 0,
                     "metric": metric,
@@ -106,7 +116,8 @@ def made_up(entropy: Any, rank: Any, every: int = 50, seeds: int = 3) -> dict[st
                 for s, v in zip(steps, values, strict=True)
             ]
     curves = pd.DataFrame(rows)
-    return {"curves": curves, "bounces": _find_bounces(curves, every)}
+    authors = compare(curves, curves.iloc[:0], 0)
+    return {"curves": curves, "bounces": find_bounces(curves, every, pooled=False), "authors": authors}
 
 
 def test_five_seeds_are_judged_together_by_their_spread() -> None:
@@ -122,7 +133,7 @@ def test_five_seeds_are_judged_together_by_their_spread() -> None:
     assert set(bounces["dip_null"]) == {together.dip_null}
     assert bounces["rebound"].nunique() == 5  # sizes stay each run's own
     claims = {claim.id: claim for claim in Fig6(**SMALL).claims(tables)}
-    assert "seeds' spread" in claims["fig6.rebound"].null_description
+    assert "runs' spread" in claims["fig6.rebound"].null_description
     four = made_up(valley, falling, seeds=4)["bounces"].query("metric == 'attention_entropy'")
     assert four["rebound_null"].nunique() == 4
 
@@ -258,29 +269,110 @@ def test_a_curve_that_cannot_tell_is_no_rebound_and_no_failure() -> None:
 
 def test_the_authors_curves_decide_the_shape(shared: Path) -> None:
     path = str(shared / "reference" / "joma_fig6_fig8_wikitext2.csv.gz")
-    theirs = pd.read_csv(path)
-    theirs = (
-        theirs[(theirs["layers"] == 1) & np.isclose(theirs["lr"], 1e-4)]
-        .groupby("minibatch")["entropy_layer0"]
-        .mean()
-    )
+    record = read_record(path)
+    theirs = record.query("depth == 1 and learning_rate == 1e-4 and metric == 'attention_entropy'")
+    mean = theirs.groupby("step")["value"].mean()
 
     def as_theirs(steps: Any) -> Any:
-        return np.interp(steps, theirs.index, theirs.to_numpy())
+        return np.interp(steps, mean.index, mean.to_numpy())
 
     experiment = Fig6(
         corpus="wikitext-2", learning_rate=1e-4, steps=40_000, measure_every=1000, authors_curves=path
     )
-    tables = made_up(as_theirs, as_theirs)
-    tables["curves"]["step"] *= 10  # 0 ... 40,000
-    curves = tables["curves"].assign(value=lambda t: as_theirs(t["step"]))
-    claim = experiment.claims({**tables, "curves": curves})[-1]
-    assert (claim.id, claim.verdict) == ("fig6.authors", "holds")
-    upside_down = curves.assign(value=-curves["value"])
-    assert experiment.claims({**tables, "curves": upside_down})[-1].verdict == "fails"
-    assert Fig6(corpus="wikitext-2").claims(tables)[-1].verdict == "not tested"
-    with pytest.raises(InputError, match="cannot be read as their table"):
-        Fig6(corpus="wikitext-2", authors_curves="nowhere.csv").claims(tables)
+    tables = made_up(valley, valley)
+    steps = tables["curves"]["step"] * 10  # 0 ... 40,000
+    curves = tables["curves"].assign(step=steps, learning_rate=1e-4, value=as_theirs(steps))
+
+    def verdict(curves: pd.DataFrame, settings: Fig6 = experiment) -> str:
+        claims = settings.claims({**tables, "authors": compare(curves, record, 0)})
+        assert claims[-1].id == "fig6.authors"
+        return claims[-1].verdict
+
+    assert verdict(curves) == "holds"
+    assert verdict(curves.assign(value=-curves["value"])) == "fails"
+    assert verdict(curves.assign(learning_rate=2e-4)) == "not tested"
+    assert verdict(curves, Fig6(corpus="wikitext-2")) == "not tested"
+    with pytest.raises(InputError, match=r"nowhere\.csv cannot be read"):
+        Fig6(**SMALL, authors_curves="nowhere.csv").run(Progress(quiet=True))
+
+
+def test_the_authors_own_curves_are_judged_by_our_tests(shared: Path) -> None:
+    experiment = Fig6(recorded=str(shared / "reference" / "joma_fig6_fig8_wikitext2.csv.gz"))
+    tables = experiment.run(Progress(quiet=True))
+    bounces = tables["bounces"]
+    assert (bounces["learning_rate"] == 1e-4).all()
+    assert bounces["run"].nunique() == 21
+    top = bounces[bounces["layer"] == bounces["depth"] - 1]
+    assert top["rebound_probability"].nunique() == 1  # of all depths together
+    wide = pd.read_csv(experiment.recorded).query("lr == 1e-4")
+    curves = [
+        of[f"entropy_layer{depth - 1}"].to_numpy() for (depth, _), of in wide.groupby(["layers", "seed"])
+    ]
+    together = bounce(np.arange(59), np.stack(curves))
+    assert top["rebound_probability"].iloc[0] == pytest.approx(together.rebound_probability, rel=1e-9)
+    assert top["rebound"].min() == pytest.approx(0.1514, abs=5e-5)
+    claims = {claim.id: claim for claim in experiment.claims(tables)}
+    assert claims["fig6.early"].verdict == claims["fig6.rank_falls"].verdict == "not tested"
+    assert len(experiment.draw(tables).axes) == 21
+    assert "21 of 21 runs" in experiment.answer(tables)[1]
+
+
+def test_the_nulls_are_the_same_decoders_but_for_what_they_lack() -> None:
+    settings = {**SMALL, "layers": (1,), "nulls": True, "vocabulary_size": 200}
+    experiment = Fig6(**settings)
+    tables = experiment.run(Progress(quiet=True))
+    curves = tables["curves"]
+    assert set(curves["run"]) == {
+        "layers-1-seed-0",
+        "layers-1-seed-0-shuffled",
+        "layers-1-seed-0-untrained-qk",
+    }
+    untouched = Fig6(**{**settings, "nulls": False}).run(Progress(quiet=True))["curves"]
+    real = curves[curves["variant"] == REAL].reset_index(drop=True)
+    pd.testing.assert_frame_equal(real, untouched, check_exact=True)
+    loss = curves[curves["metric"] == "validation_loss"].set_index(["variant", "step"])["value"]
+    assert loss[UNTRAINED_QK, 0] == loss[REAL, 0] != loss[UNTRAINED_QK, 60]
+    assert loss[SHUFFLED, 0] != loss[REAL, 0]
+    assert len(experiment.draw(tables).axes) == 3
+
+
+def test_queries_and_keys_stay_while_all_else_is_trained() -> None:
+    model = Decoder(20, layers=1, width=8, hidden=8, dropout=0.0)
+    model.keep_queries_and_keys()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    adam = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(3):
+        adam.zero_grad()
+        model(torch.arange(12).view(2, 6)).square().mean().backward()
+        adam.step()
+    after = dict(model.named_parameters())
+    for name in ("layers.0.in_projection.weight", "layers.0.in_projection.bias"):
+        assert torch.equal(after[name][:16], before[name][:16])
+        assert not torch.equal(after[name][16:], before[name][16:])
+    assert not torch.equal(after["layers.0.lower.weight"], before["layers.0.lower.weight"])
+
+
+@pytest.mark.parametrize(
+    ("nulls", "verdict"), [((0.1, 0.15, 0.2, 0.22, 0.24), "holds"), ((0.1, 0.26, 0.27, 0.3, 0.5), "fails")]
+)
+def test_rebounds_are_judged_beside_those_of_a_null(nulls: tuple[float, ...], verdict: str) -> None:
+    real = (0.25, 0.26, 0.28, 0.3, 0.31)
+    bounces = pd.DataFrame(
+        {
+            "variant": [REAL] * 5 + [SHUFFLED] * 5,
+            "rebound": real + nulls,
+            "depth": 1,
+            "layer": 0,
+            "metric": "attention_entropy",
+        }
+    )
+    claim = beyond(bounces, SHUFFLED, id="fig6.x")
+    assert (claim.verdict, claim.measured) == (verdict, 0.28)
+    assert claim.null == sorted(nulls)[2]
+    # Of all 252 ways to deal out ten ranks, those at least as far apart.
+    if verdict == "holds":
+        assert "p 0.004" in claim.evidence
+    assert beyond(bounces, UNTRAINED_QK, id="fig6.x").verdict == "not tested"
 
 
 def test_bad_settings() -> None:

@@ -18,7 +18,7 @@ from joma.measures.alignment import latent_neuron_alignment
 from joma.models.hierarchy import HierarchyNetwork
 from joma.progress import Progress
 from joma.reporting.figures import style
-from joma.runs.executors import local_processes
+from joma.runs.executors.processes import local_processes
 from joma.training.distinct import draw_classes
 
 SMALL = {
@@ -178,8 +178,8 @@ def test_same_settings_same_tables(tables: dict[str, pd.DataFrame], monkeypatch:
 def test_seeds_trained_together_are_the_seeds_trained_alone(
     tables: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert all(pays_together(Table1(**SMALL), cell) for cell in Table1(**SMALL).cells())
-    assert not any(pays_together(Table1(width=256), cell) for cell in Table1(width=256).cells())
+    assert all(pays_together(Table1(**SMALL), cell) for cell in Table1(**SMALL).trainings())
+    assert not any(pays_together(Table1(width=256), cell) for cell in Table1(width=256).trainings())
     monkeypatch.setattr("joma.experiments.table1.run.pays_together", lambda settings, cell: False)
     monkeypatch.setattr("joma.progress.usable_cores", lambda: 1)
     alone = Table1(**SMALL).run(Progress(quiet=True))["alignment"]

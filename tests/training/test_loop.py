@@ -149,3 +149,49 @@ def test_bad_recipes() -> None:
         Recipe(steps=1, learning_rate=1.0, optimizer="adamw")
     with pytest.raises(InputError, match="learning_rate = 0"):
         Recipe(steps=1, learning_rate=0)
+
+
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is here")),
+]
+
+
+def on(device: str, text: TokenText, recipe: Recipe, checkpoints: Path | None = None) -> pd.DataFrame:
+    held_out = HeldOutText(text, length=8, device=device)
+    with reproducible(recipe.seed):
+        model = Decoder(17, layers=2, width=8, hidden=8, dropout=0.0, longest=8).to(device)
+        return train(
+            model,
+            text,
+            recipe,
+            measure=held_out.measure,
+            measure_at=range(0, 61, 20),
+            checkpoints=checkpoints,
+        )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_every_device_and_precision_learns_the_same(text: TokenText, device: str, autocast: bool) -> None:
+    """To the rounding of its products: bfloat16 has eight bits."""
+    recipe = Recipe(steps=60, learning_rate=3e-3, batch=4, length=8, autocast=autocast)
+    found, plain = (
+        on(device, text, recipe),
+        on("cpu", text, Recipe(steps=60, learning_rate=3e-3, batch=4, length=8)),
+    )
+    np.testing.assert_allclose(found["value"], plain["value"], rtol=0.05 if autocast else 1e-3)
+    loss = found[found["metric"] == "validation_loss"]["value"]
+    assert loss.iloc[-1] < loss.iloc[0] - 0.3
+    assert autocast == (not np.allclose(found["value"], plain["value"], rtol=1e-5)) or device == "cuda"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is here")
+def test_a_training_on_a_gpu_continues_from_its_checkpoint(
+    text: TokenText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    recipe = Recipe(steps=60, learning_rate=3e-3, batch=4, length=8)
+    whole = on("cuda", text, recipe, tmp_path)
+    assert (tmp_path / "state.safetensors").exists()
+    pd.testing.assert_frame_equal(on("cuda", text, recipe, tmp_path), whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import re
 from collections import Counter
@@ -50,6 +51,12 @@ class TokenText:
     def vocabulary_size(self) -> int:
         """The number of distinct token ids."""
         return len(self.words)
+
+    def shuffled(self, seed: int) -> TokenText:
+        """The same tokens in random order: nothing but their frequencies is left to learn."""
+        random = np.random.default_rng([seed, 7])
+        training, validation = random.permutation(self.training), random.permutation(self.validation)
+        return dataclasses.replace(self, training=training, validation=validation)
 
 
 def tokenize(corpus: Corpus, *, tokenizer: str = "words", vocabulary_size: int | None = None) -> TokenText:

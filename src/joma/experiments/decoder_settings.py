@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from joma.runs.job import setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainsDecoders(Experiment, ABC):
+class DecoderGrid(Experiment, ABC):
     """Decoders of several depths, each trained from several seeds, to predict a text's next word.
 
     The fields can be set in every such experiment; the properties are what an experiment leaves as the
@@ -26,7 +25,6 @@ class TrainsDecoders(Experiment, ABC):
     )
     layers: tuple[int, ...] = setting((1,), "depths of the decoders that are trained", at_least=1)
     seeds: int = setting(2, "runs per depth, with seeds seed, seed + 1, ...", at_least=1)
-    learning_rate: float = setting(1e-3, "the optimizer's learning rate", above=0)
     width: int = setting(128, "embedding size d", at_least=2)
     dropout: float = setting(0.2, "dropout probability", at_least=0, below=1)
     batch: int = setting(20, "windows in a minibatch", at_least=1)
@@ -74,15 +72,31 @@ class TrainsDecoders(Experiment, ABC):
         """Whether the optimizer is created anew at every epoch."""
         return False
 
+    @property
+    def device(self) -> str:
+        """Where it is trained."""
+        return "cpu"
+
+    @property
+    def precision(self) -> str:
+        """``float32``, or ``bfloat16`` for the products of the forward pass."""
+        return "float32"
+
     def measured_steps(self) -> list[int]:
         """Steps at which the decoder is measured, the first and the last included."""
         return sorted({*range(0, self.steps, self.measure_every), self.steps})
 
-    def cells(self) -> Iterator[tuple[int, int]]:
+    def trainings(self) -> list[tuple[int, int]]:
         """Depth and seed of every run; the deepest first: they take longest, and the others fill gaps."""
-        for depth in sorted(self.layers, reverse=True):
-            for seed in range(self.seed, self.seed + self.seeds):
-                yield depth, seed
+        seeds = range(self.seed, self.seed + self.seeds)
+        return [(depth, seed) for depth in sorted(self.layers, reverse=True) for seed in seeds]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainsDecoders(DecoderGrid, ABC):
+    """A grid of decoders with one learning rate."""
+
+    learning_rate: float = setting(1e-3, "the optimizer's learning rate", above=0)
 
 
 def otherwise(default: Any, name: str, **limits: Any) -> Any:

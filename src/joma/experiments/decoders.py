@@ -1,4 +1,4 @@
-"""Decoders trained on a text, for the experiments whose settings are :class:`TrainsDecoders`."""
+"""Decoders trained on a text, for the experiments whose settings are :class:`DecoderGrid`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pandas as pd
 
 from joma.data.corpora import load_corpus
 from joma.data.text import Batches, TokenText, tokenize, validation_windows
-from joma.experiments.decoder_settings import TrainsDecoders, run_name
+from joma.experiments.decoder_settings import DecoderGrid, run_name
 from joma.models.decoder import Decoder
+from joma.probes.reading.loading import checked_device
 from joma.progress import Progress
 from joma.training.evaluation import HeldOutText
 from joma.training.loop import Recipe, Rows, reproducible, train
@@ -22,7 +23,7 @@ def tokens_of(corpus: str, tokenizer: str, vocabulary_size: int | None) -> Token
     return tokenize(load_corpus(corpus), tokenizer=tokenizer, vocabulary_size=vocabulary_size)
 
 
-def read_text(settings: TrainsDecoders) -> TokenText:
+def read_text(settings: DecoderGrid) -> TokenText:
     """The text of an experiment; call it once before processes are started, so that they find no error.
 
     Raises:
@@ -34,19 +35,22 @@ def read_text(settings: TrainsDecoders) -> TokenText:
     return text
 
 
-def held_out_text(settings: TrainsDecoders, text: TokenText) -> HeldOutText:
+def held_out_text(settings: DecoderGrid, text: TokenText) -> HeldOutText:
     """The held-out windows, ready to measure a decoder on."""
-    return HeldOutText(text, length=settings.length, most_windows=settings.windows)
+    device = str(checked_device(settings.device))
+    return HeldOutText(text, length=settings.length, most_windows=settings.windows, device=device)
 
 
 def train_decoder(
-    settings: TrainsDecoders,
+    settings: DecoderGrid,
     depth: int,
     seed: int,
     progress: Progress,
     *,
+    learning_rate: float,
     text: TokenText,
     measure: Callable[[Decoder, int], Rows],
+    prepare: Callable[[Decoder], object] | None = None,
     variant: str = "",
     resumable: bool = True,
 ) -> pd.DataFrame:
@@ -57,7 +61,9 @@ def train_decoder(
         depth: layers.
         seed: of initial weights, dropout and the order of the windows.
         progress: bar, and place of the checkpoints.
+        learning_rate: of the optimizer.
         text: what is read.
+        prepare: what is done to the new decoder, before it is trained (or its checkpoint is loaded).
         measure: model and step -> rows; called at ``settings.measured_steps()``.
         variant: what is different about this run, for its name.
         resumable: not, where ``measure`` changes the model's parts.
@@ -65,13 +71,14 @@ def train_decoder(
     name = run_name(depth, seed, variant)
     recipe = Recipe(
         steps=settings.steps,
-        learning_rate=settings.learning_rate,
+        learning_rate=learning_rate,
         optimizer=settings.optimizer,
         clip=settings.clip,
         batch=settings.batch,
         length=settings.length,
         order=settings.order,
         restart_optimizer=settings.restart_optimizer,
+        autocast=settings.precision == "bfloat16",
         seed=seed,
     )
     with reproducible(seed):
@@ -84,6 +91,9 @@ def train_decoder(
             dropout=settings.dropout,
             longest=settings.length,
         )
+        model.to(checked_device(settings.device))  # its weights are those of every device
+        if prepare is not None:
+            prepare(model)
         rows = train(
             model,
             text,

@@ -114,6 +114,15 @@ class Decoder(LanguageModel):
         logits: Tensor = self.output(self.hidden_states(tokens))
         return logits
 
+    def keep_queries_and_keys(self) -> None:
+        """From now on W_Q and W_K (and their biases) have no gradient, and stay while all else is trained."""
+        layers: list[DecoderLayer] = list(self.layers)  # type: ignore[arg-type]
+        for layer in layers:
+            for parameter in (layer.in_projection.weight, layer.in_projection.bias):
+                kept = torch.ones_like(parameter)
+                kept[: 2 * self.width] = 0.0
+                parameter.register_hook(kept.mul)  # type: ignore[no-untyped-call]
+
     def lower_mlp_weights(self) -> list[Tensor]:
         """The lower MLP layer's weight of each layer, (hidden, width): the W of the JoMA paper."""
         layers: list[DecoderLayer] = list(self.layers)  # type: ignore[arg-type]

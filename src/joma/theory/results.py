@@ -188,7 +188,7 @@ RESULTS = (
         (),
         ("fig7",),
     ),
-    Result("JoMA Fig. 8", "learning rates and sparsity", (), (), ("fig6",)),
+    Result("JoMA Fig. 8", "learning rates and sparsity", (), (), ("fig8",)),
     Result(
         "JoMA Table 1",
         "latents and hidden neurons",

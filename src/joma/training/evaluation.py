@@ -19,8 +19,11 @@ _LOGITS_AT_ONCE = 2**22
 class HeldOutText:
     """Windows of the validation text, ready to measure a decoder on."""
 
-    def __init__(self, text: TokenText, *, length: int, most_windows: int | None = None) -> None:
-        self.inputs, self.targets = validation_windows(text.validation, length=length, most=most_windows)
+    def __init__(
+        self, text: TokenText, *, length: int, most_windows: int | None = None, device: str = "cpu"
+    ) -> None:
+        windows = validation_windows(text.validation, length=length, most=most_windows)
+        self.inputs, self.targets = (tokens.to(device) for tokens in windows)
 
     def _chunks(self) -> list[tuple[Tensor, Tensor]]:
         size = max(1, _TOKENS_AT_ONCE // self.inputs.shape[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,8 @@ class Recipe:
     """``random`` windows, or ``sequential`` as the authors read them."""
     restart_optimizer: bool = False
     """Create the optimizer anew at every epoch, as the authors' script does."""
+    autocast: bool = False
+    """Whether the forward pass computes its products in bfloat16; weights and losses stay as they are."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -60,7 +62,7 @@ def reproducible(seed: int) -> Iterator[None]:
     parallel across processes instead.
     """
     threads = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         torch.set_num_threads(1)
         try:
@@ -92,7 +94,8 @@ def train(
     """
     progress = progress or Progress()
     weight = next(model.parameters())
-    progress.used(str(weight.device), str(weight.dtype).removeprefix("torch."))
+    kind = "bfloat16 autocast" if recipe.autocast else str(weight.dtype).removeprefix("torch.")
+    progress.used(str(weight.device), kind)
     wanted = frozenset(measure_at)
     batches = Batches(text.training, recipe.batch, recipe.length, recipe.order, recipe.seed)
     cross_entropy = OutputCrossEntropy()
@@ -104,38 +107,60 @@ def train(
         tensors, record = load_checkpoint(path)
         model.load_state_dict(_with_prefix(tensors, "model."))
         optimizer.load(_with_prefix(tensors, "optimizer."))
-        torch.set_rng_state(tensors["random"])
+        _set_random_state(tensors, weight.device)
         rows, first = record["rows"], record["step"]
+
+    def diverged(how: str) -> DivergenceError:
+        error = DivergenceError(
+            f"{label}: {how} (learning rate {recipe.learning_rate:g}); lower the learning rate."
+        )
+        error.table = pd.DataFrame(rows)
+        return error
+
     last_saved = time.monotonic()
     for step in progress.track(range(first, recipe.steps + 1), label, total=recipe.steps + 1, initial=first):
         # At a step's beginning the state is whole: `step` minibatches done, `rows` up to step - 1.
         if path is not None and time.monotonic() - last_saved > SECONDS_BETWEEN_CHECKPOINTS:
             tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
             tensors |= {f"optimizer.{k}": v for k, v in optimizer.state().items()}
-            save_checkpoint(path, tensors | {"random": torch.get_rng_state()}, {"step": step, "rows": rows})
+            save_checkpoint(path, tensors | _random_state(weight.device), {"step": step, "rows": rows})
             last_saved = time.monotonic()
         if step in wanted:
             model.eval()
-            rows.extend(measure(model, step))
+            try:
+                rows.extend(measure(model, step))
+            except InputError as error:
+                with torch.no_grad():
+                    if bool(torch.isfinite(model.hidden_states(batches[step][0].to(weight.device))).all()):
+                        raise
+                raise diverged(f"the hidden states are no longer finite at step {step}") from error
         if step == recipe.steps:
             break
         if recipe.restart_optimizer and step % batches.per_epoch == 0:
             optimizer.restart()
         model.train()
-        inputs, targets = batches[step]
-        hidden = model.hidden_states(inputs)
+        inputs, targets = (tokens.to(weight.device, non_blocking=True) for tokens in batches[step])
+        with torch.autocast(weight.device.type, torch.bfloat16, enabled=recipe.autocast):
+            hidden = model.hidden_states(inputs).to(weight.dtype)
         loss = cross_entropy(
             hidden.reshape(-1, model.width), model.output.weight, model.output.bias, targets.reshape(-1)
         )
         if not bool(torch.isfinite(loss)):
-            error = DivergenceError(
-                f"{label}: the loss became {loss.item()} at step {step} "
-                f"(learning rate {recipe.learning_rate:g}); lower the learning rate."
-            )
-            error.table = pd.DataFrame(rows)
-            raise error
+            raise diverged(f"the loss became {loss.item()} at step {step}")
         optimizer.step(loss)
     return pd.DataFrame(rows)
+
+
+def _random_state(device: torch.device) -> dict[str, Tensor]:
+    """What dropout draws from next."""
+    states = {"random": torch.get_rng_state()}
+    return states if device.type != "cuda" else states | {"random.cuda": torch.cuda.get_rng_state(device)}
+
+
+def _set_random_state(tensors: Mapping[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(tensors["random"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(tensors["random.cuda"], device)
 
 
 class _Optimizer:

@@ -20,7 +20,7 @@ from joma.training.loop import Rows
 def run(settings: BounceHelps, progress: Progress) -> dict[str, pd.DataFrame]:
     """Untouched runs first; then, where their dips are known, the stopped ones."""
     read_text(settings)
-    cells = list(settings.cells())
+    cells = settings.trainings()
     untouched = progress.parts(
         {run_name(*cell): partial(_train_one, settings, *cell, "", "", 0) for cell in cells}
     )
@@ -61,6 +61,7 @@ def _train_one(
         depth,
         seed,
         progress,
+        learning_rate=settings.learning_rate,
         text=text,
         measure=measure,
         variant=variant,

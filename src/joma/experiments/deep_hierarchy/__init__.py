@@ -52,8 +52,12 @@ class DeepHierarchy(Experiment):
 
     title = "Siblings first, families a layer later? Trees of tokens in a stack of JoMA blocks"
     reproduces = "JoMA Fig. 5(c), Sec. 5"
-    cost = {"quick": "2 min", "paper": "40 min"}
-    presets = {"quick": {}, "paper": {"levels": 3, "layers": 3, "sequences": 4000, "decoder_steps": 4000}}
+    cost = {"quick": "2 min", "decoder": "10 min", "paper": "10 h"}
+    presets = {
+        "quick": {},
+        "decoder": {"decoder_steps": 4000},
+        "paper": {"levels": 3, "layers": 3, "sequences": 4000, "decoder_steps": 4000},
+    }
 
     levels: int = setting(2, "levels of latents above the tokens, the top included", at_least=2, at_most=4)
     layers: int = setting(2, "layers of the stack", at_least=2, at_most=6)

@@ -51,7 +51,7 @@ def block_rates(model: Decoder, windows: Tensor, step: int, *, law: bool, seed: 
                 kappa, share = 0.0, 0.0
             found = {"kappa": kappa, "kappa_share": share}
             if law:
-                found |= _law(2.0 * kappa * half[:COMPETING, :, 1:].flatten(0, 1).numpy())
+                found |= _law(2.0 * kappa * half[:COMPETING, :, 1:].flatten(0, 1).cpu().numpy())
             rows += [
                 {
                     "step": step,

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.stats import spearmanr
+from scipy.stats import mannwhitneyu
 
 from joma.claim import Claim, Facts, judge, not_tested
-from joma.errors import InputError
-from joma.experiments.fig6 import TOGETHER, Fig6
+from joma.experiments.curve_settings import TOGETHER
+from joma.experiments.curves import MEASURED, REAL, answer_about
+from joma.experiments.fig6 import Fig6
 from joma.experiments.fig6.remarks import remarks
+from joma.experiments.fig6.run import SHUFFLED, UNTRAINED_QK
+from joma.experiments.recorded import agrees
 
 LEAST_DIP = 0.5
 LEAST_REBOUND = 0.2
@@ -25,11 +28,12 @@ PART = 0.1
 
 def claims(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """What Fig. 6 and its text say, each against its null; from fewer than three seeds nothing."""
-    bounces = tables["bounces"]
+    everything = tables["bounces"]
+    bounces = everything[everything["variant"] == REAL]
+    curves = tables["curves"][tables["curves"]["variant"] == REAL]
     seeds = bounces.groupby("depth")["run"].nunique().min()
     top = bounces[bounces["layer"] == bounces["depth"] - 1]
-    entropy = top[top["metric"] == "attention_entropy"]
-    rank = top[top["metric"] == "stable_rank"]
+    entropy, rank, change = (top[top["metric"] == metric] for metric in MEASURED)
     found = [
         _moves(
             entropy,
@@ -45,7 +49,9 @@ def claims(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
             id="fig6.rebound",
             statement="after the dip the top layer's attention entropy rises again: attention becomes dense",
         ),
-        early_transient(entropy, settings.learning_rate),
+        beyond(everything, SHUFFLED, id="fig6.beyond_shuffled"),
+        beyond(everything, UNTRAINED_QK, id="fig6.beyond_untrained_qk"),
+        early_transient(entropy, bool(settings.recorded)),
         bottom_bounces_less(bounces),
         _moves(
             rank,
@@ -61,9 +67,17 @@ def claims(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
             id="fig6.rank_rebounds",
             statement="the stable rank of the top lower MLP layer rises again, as the entropy does",
         ),
-        block_law(entropy, tables["curves"]),
-        *remarks(top, tables["curves"]),
-        _agrees_with_authors(settings, tables["curves"]),
+        _moves(
+            change,
+            "rebound",
+            0.02,
+            id="fig6.rank_of_change_rebounds",
+            statement="the stable rank of what the top lower MLP layer has learnt, W - W(0), falls and rises "
+            "again, as the entropy does",
+        ),
+        block_law(entropy, curves),
+        *remarks(top, curves),
+        _agrees_with_authors(settings, tables),
     ]
     if seeds >= FEWEST:
         return found
@@ -80,27 +94,54 @@ def claims(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     ]
 
 
-def _agrees_with_authors(settings: Fig6, curves: pd.DataFrame) -> Claim:
+def beyond(bounces: pd.DataFrame, variant: str, *, id: str) -> Claim:
+    """Whether the decoders rebound further than those of a null, seed against seed."""
+    facts: Facts = {
+        "id": id,
+        "source": "JoMA Fig. 6, Sec. 4",
+        "statement": f"the top layer's entropy rebounds further than with {variant}",
+    }
+    of_tops = (bounces["layer"] == bounces["depth"] - 1) & (bounces["metric"] == "attention_entropy")
+    rebounds = bounces[of_tops].set_index(["variant", "depth"])["rebound"]
+    if variant not in rebounds.index:
+        return not_tested(**facts, reason="these nulls were not trained; --preset evidence trains them")
+    found = []
+    for depth in sorted(bounces["depth"].unique()):
+        real, null = (rebounds.loc[[(one, depth)]].to_numpy() for one in (REAL, variant))
+        chance = mannwhitneyu(real, null, alternative="greater", method="exact").pvalue
+        found.append((float(chance), float(np.median(real)), float(np.median(null)), len(real)))
+    worst = max(found)
+    return judge(
+        worst[0] < SIGNIFICANT,
+        **facts,
+        expected=f"the ranks of the rebounds differ that way, exact p < {SIGNIFICANT}, at every depth",
+        measured=worst[1],
+        null=worst[2],
+        null_description=f"median rebound with {variant}",
+        evidence=f"medians of {worst[3]} seeds each, in nats; exact p {worst[0]:.2g} (the largest of "
+        f"{len(found)} depths)",
+    )
+
+
+def _agrees_with_authors(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> Claim:
     facts: Facts = {
         "id": "fig6.authors",
         "source": "JoMA Fig. 6, authors' recorded curves",
         "statement": "the top layer's entropy over training has the shape of the authors' own curve",
     }
-    if "wikitext-2" not in settings.corpus.replace("_", "-").lower():
-        return not_tested(**facts, reason=f"the corpus is {settings.corpus}, not WikiText-2")
-    if not settings.authors_curves:
-        return not_tested(**facts, reason="no file of the authors' curves was given (setting authors_curves)")
-    return compare_with_authors(curves, settings.authors_curves, settings.learning_rate, settings.seed, facts)
+    return agrees(settings, tables["authors"], facts)
 
 
 def _moves(curves: pd.DataFrame, what: str, least: float, *, id: str, statement: str) -> Claim:
     """A dip or a rebound of at least ``least`` (nats; of a rank: of its start) in every run, beyond noise."""
+    facts: Facts = {"id": id, "source": "JoMA Fig. 6, Sec. 4", "statement": statement}
+    if curves.empty:
+        return not_tested(**facts, reason="the curves hold no such measurement")
     of_entropy = bool((curves["metric"] == "attention_entropy").all())
     unit = "nats" if of_entropy else "of its start"
     whole = 1.0 if of_entropy else curves["start"]
     size = curves["depth_of_dip" if what == "dip" else "rebound"] / whole
     probability = curves[f"{what}_probability"]
-    facts: Facts = {"id": id, "source": "JoMA Fig. 6, Sec. 4", "statement": statement}
     noise = probability >= SIGNIFICANT
     if what == "rebound" and size.min() >= least and noise.any() and curves["cannot_tell"][noise].all():
         reason = f"{noise.sum()} of {len(curves)} curves cannot tell: slow noise is not excluded"
@@ -113,8 +154,9 @@ def _moves(curves: pd.DataFrame, what: str, least: float, *, id: str, statement:
         measured=float(size.min()),
         tolerance=least,
         null=float((curves[f"{what}_null"] / whole).max()),
-        null_description=f"mean {what} from which on the seeds' spread excludes noise (1 in 20)"
-        if curves.groupby("depth").size().min() >= TOGETHER
+        null_description=f"mean {what} from which on the runs' spread excludes noise (1 in 20)"
+        if curves[f"{what}_null"].nunique() == curves["depth"].nunique() < len(curves)
+        or len(curves) >= TOGETHER
         else f"{what} that 1 in 20 curves of noise alone, as slow as these allow, exceeds",
         evidence=f"smallest of {len(curves)} runs; from {curves['start'].mean():.3g} to "
         f"{curves['dip_value'].mean():.3g} at steps {curves['dip_step'].min():g} to "
@@ -122,8 +164,17 @@ def _moves(curves: pd.DataFrame, what: str, least: float, *, id: str, statement:
     )
 
 
-def early_transient(entropy: pd.DataFrame, learning_rate: float) -> Claim:
+def early_transient(entropy: pd.DataFrame, recorded: bool) -> Claim:
     """The small dip before the main one."""
+    facts: Facts = {
+        "id": "fig6.early",
+        "source": "authors' recorded curves at learning rate 1e-6 (not in the paper)",
+        "statement": "a smaller dip that recovers comes before the main dip "
+        "(hidden when one samples every 1000 steps)",
+    }
+    if recorded:
+        return not_tested(**facts, reason="the record has a point every 1000 steps, which hides it")
+    learning_rate = float(entropy["learning_rate"].iloc[0])
     seen = entropy["transient_step"].notna()
     smallest = (
         entropy.loc[seen, ["transient_depth", "transient_rebound"]].min(axis=1).min() if seen.any() else 0.0
@@ -136,10 +187,7 @@ def early_transient(entropy: pd.DataFrame, learning_rate: float) -> Claim:
     )
     return judge(
         bool(seen.all()),
-        id="fig6.early",
-        source="authors' recorded curves at learning rate 1e-6 (not in the paper)",
-        statement="a smaller dip that recovers comes before the main dip "
-        "(hidden when one samples every 1000 steps)",
+        **facts,
         expected="in every run, a dip and recovery above three standard deviations of the noise",
         measured=float(smallest),
         tolerance=None,
@@ -182,7 +230,7 @@ def block_law(entropy: pd.DataFrame, curves: pd.DataFrame) -> Claim:
         "statement": "the bounce is the one that the block's law makes of the decoder's own kappa and mu",
     }
     if not (curves["metric"] == "kappa").any():
-        return not_tested(**facts, reason="the tables are of an older run, which did not measure kappa")
+        return not_tested(**facts, reason="the curves hold no kappa")
     keys = ["run", "layer"]
     measured = entropy.set_index(keys)["rebound"]
 
@@ -213,62 +261,25 @@ def block_law(entropy: pd.DataFrame, curves: pd.DataFrame) -> Claim:
     )
 
 
-def compare_with_authors(
-    curves: pd.DataFrame, path: str, learning_rate: float, seed: int, facts: Facts
-) -> Claim:
-    """Rank correlation over common steps with the authors' curve of the same depth and learning rate."""
-    try:
-        theirs = pd.read_csv(path)
-        theirs = theirs[np.isclose(theirs["lr"], learning_rate, rtol=1e-6)]
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(
-            f"fig6: authors_curves = {path!r} cannot be read as their table ({error})."
-        ) from error
-    correlations, nulls = [], []
-    random = np.random.default_rng(seed)
-    entropy = curves[curves["metric"] == "attention_entropy"]
-    for depth, of_depth in entropy.groupby("depth"):
-        reference = theirs[theirs["layers"] == depth]
-        if reference.empty:
-            continue
-        reference = reference.groupby("minibatch")[f"entropy_layer{depth - 1}"].mean()
-        ours = of_depth[of_depth["layer"] == depth - 1].groupby("step")["value"].mean()
-        steps = reference.index[reference.index <= ours.index.max()]
-        if len(steps) < 8:
-            continue
-        pair = np.interp(steps, ours.index, ours.to_numpy()), reference.loc[steps].to_numpy()
-        correlations.append(spearmanr(*pair).statistic)
-        shuffled = [spearmanr(random.permutation(pair[0]), pair[1]).statistic for _ in range(500)]
-        nulls.append(np.quantile(shuffled, 0.95))
-    if not correlations:
-        return not_tested(
-            **facts,
-            reason=f"no curve of theirs has these depths, learning rate {learning_rate:g} and 8 common steps",
-        )
-    return judge(
-        bool(min(correlations) > max(0.5, *nulls)),
-        **facts,
-        expected="rank correlation over the common steps above 0.5 and above the null, for every depth",
-        measured=float(min(correlations)),
-        tolerance=0.5,
-        null=float(max(nulls)),
-        null_description="correlation that 1 in 20 time-shuffled curves exceeds",
-        evidence=f"smallest of {len(correlations)} depths",
-    )
-
-
 def answer(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[str]:
-    """Dip and rebound of the top layer's entropy, and whether the stable rank follows."""
+    """Dip and rebound of the top layer's entropy, whether the stable rank follows, and how much was run."""
     bounces = tables["bounces"]
-    top = bounces[bounces["layer"] == bounces["depth"] - 1]
+    top = bounces[(bounces["layer"] == bounces["depth"] - 1) & (bounces["variant"] == REAL)]
     entropy = top[top["metric"] == "attention_entropy"]
     rank = top[top["metric"] == "stable_rank"]
     runs = f"{len(entropy)} run{'s' if len(entropy) > 1 else ''}"
+    where = "the authors' record" if settings.recorded else Path(settings.corpus).name
+    ranks = (
+        ""
+        if rank.empty
+        else f" The stable rank of the lower MLP fell from {rank['start'].mean():.0f} to "
+        f"{rank['end'].mean():.0f} and rose again by {rank['rebound'].max():.1f} at most."
+    )
+    cells = len(entropy) if settings.recorded else len(settings.cells())
     return [
         f"Attention's entropy fell by {entropy['depth_of_dip'].min():.2f} nats or more and rose again by "
-        f"{entropy['rebound'].min():.2f} or more in {runs} on {Path(settings.corpus).name}; noise alone "
+        f"{entropy['rebound'].min():.2f} or more in {runs} on {where}; noise alone "
         f"would raise it by {entropy['rebound_null'].max():.2f} in 1 of 20 runs "
-        f"(largest p {entropy['rebound_probability'].max():.2g}).",
-        f"The stable rank of the lower MLP fell from {rank['start'].mean():.0f} to {rank['end'].mean():.0f} "
-        f"and rose again by {rank['rebound'].max():.1f} at most.",
+        f"(largest p {entropy['rebound_probability'].max():.2g}).{ranks}",
+        answer_about(tables["curves"], cells, "layers 1, 2, 5, 10 on WikiText-2 and WikiText-103 at 1e-4"),
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from joma.experiments.curves import REAL
 from joma.experiments.fig6 import Fig6
 from joma.experiments.fig6.claims import SIGNIFICANT
 from joma.reporting.figures import PALETTE, ink, panels, square_root_steps
@@ -15,7 +16,9 @@ from joma.reporting.figures import PALETTE, ink, panels, square_root_steps
 
 def draw(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> Figure:
     """A row per depth: entropy, stable rank, held-out loss along training, with the dips marked."""
-    curves, bounces = tables["curves"], tables["bounces"]
+    everything, bounces = tables["curves"], tables["bounces"]
+    curves = everything[everything["variant"] == REAL]
+    bounces = bounces[bounces["variant"] == REAL]
     depths = sorted(curves["depth"].unique())
     metrics = {
         "attention_entropy": "attention entropy (nats)",
@@ -32,20 +35,29 @@ def draw(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> Figure:
                 by_seed = of_layer.groupby(["step", "seed"])["value"].mean().unstack("seed")
                 axis.plot(by_seed.index, by_seed.to_numpy(), color=colour, lw=0.8, alpha=0.45)
                 axis.plot(by_seed.index, by_seed.mean(axis=1), color=colour, label=f"layer {layer:.0f}")
+            nulls = everything[
+                (everything["depth"] == depth)
+                & (everything["metric"] == metric)
+                & (everything["variant"] != REAL)
+                & (everything["layer"].isna() | (everything["layer"] == depth - 1))
+            ]
+            for style, (variant, of_variant) in zip((":", "--"), nulls.groupby("variant"), strict=False):
+                mean = of_variant.groupby("step")["value"].mean()
+                axis.plot(mean.index, mean, color=ink(), lw=1.1, ls=style, alpha=0.8, label=f"{variant}")
             found = bounces[
                 (bounces["depth"] == depth)
                 & (bounces["metric"] == metric)
                 & (bounces["rebound_probability"] < SIGNIFICANT)
             ]
             axis.plot(found["dip_step"], found["dip_value"], "v", ms=6, color=ink(), alpha=0.8, ls="none")
-            square_root_steps(axis, settings.steps)
+            square_root_steps(axis, curves["step"].max())
             axis.set_title(label + (f", {depth} layer{'s' if depth > 1 else ''}" if column == 0 else ""))
             if row == len(depths) - 1:
                 axis.set_xlabel("minibatch (square-root scale)")
-        if depth > 1:
+        if depth > 1 or len(everything) > len(curves):
             axes[row, 0].legend(ncols=2)
     mean = "thin: one seed, thick: their mean; triangles: dips whose rebound is not noise"
-    figure.suptitle(
-        f"{Path(settings.corpus).name}, learning rate {settings.learning_rate:g} ({mean})", fontsize=9.5
-    )
+    source = "as recorded by the authors" if settings.recorded else Path(settings.corpus).name
+    rate = curves["learning_rate"].iloc[0]
+    figure.suptitle(f"{source}, learning rate {rate:g} ({mean})", fontsize=9.5)
     return figure

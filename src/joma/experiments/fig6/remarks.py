@@ -64,12 +64,17 @@ def rank_is_more_reliable(top: pd.DataFrame) -> Claim:
     """Noise of the curves in units of their fall."""
     share = (top["noise"] / top["depth_of_dip"].clip(lower=1e-12)).groupby([top["run"], top["metric"]]).mean()
     table = share.unstack("metric")
+    facts: Facts = {
+        "id": "fig6.rank_is_more_reliable",
+        "source": "JoMA Sec. 5.1, 'stable ranks ... may be more reliable than attention sparsity'",
+        "statement": "the stable rank of the lower MLP tells its fall with less noise than the entropy does",
+    }
+    if "stable_rank" not in table:
+        return not_tested(**facts, reason="the curves hold no stable rank")
     rank, entropy = table["stable_rank"], table["attention_entropy"]
     return judge(
         bool((rank < entropy).all()),
-        id="fig6.rank_is_more_reliable",
-        source="JoMA Sec. 5.1, 'stable ranks ... may be more reliable than attention sparsity'",
-        statement="the stable rank of the lower MLP tells its fall with less noise than the entropy does",
+        **facts,
         expected="noise over depth of the fall smaller for the rank, in every run",
         measured=float(rank.max()),
         null=float(entropy.min()),
@@ -88,7 +93,7 @@ def neurons_correlate(curves: pd.DataFrame) -> Claim:
     }
     shares = curves[curves["metric"] == "correlated_neurons"]
     if shares.empty:
-        return not_tested(**facts, reason="the tables are of an older run, which did not measure it")
+        return not_tested(**facts, reason="the curves do not hold it")
     by_layer = shares.pivot_table(index="step", columns=["run", "layer"], values="value")
     half = curves[curves["metric"] == "nearest_neuron"].pivot_table(
         index="step", columns=["run", "layer"], values="value"

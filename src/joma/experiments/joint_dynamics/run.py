@@ -22,7 +22,7 @@ from joma.training.loop import Rows
 def run(settings: JointDynamics, progress: Progress) -> dict[str, pd.DataFrame]:
     """Tables ``block`` (the flow), ``curves`` (decoders), ``turns`` (where a sign turns)."""
     read_text(settings)
-    runs = {run_name(*cell): partial(_train_one, settings, *cell) for cell in settings.cells()}
+    runs = {run_name(*one): partial(_train_one, settings, *one) for one in settings.trainings()}
     curves = gathered(progress.parts(runs))
     return {"block": block_flows(settings), "curves": curves, "turns": _turns(curves)}
 
@@ -30,7 +30,8 @@ def run(settings: JointDynamics, progress: Progress) -> dict[str, pd.DataFrame]:
 def _train_one(settings: JointDynamics, depth: int, seed: int, progress: Progress) -> pd.DataFrame:
     text = read_text(settings)
     measure = partial(_measure, settings, text)
-    return train_decoder(settings, depth, seed, progress, text=text, measure=measure)
+    rate = settings.learning_rate
+    return train_decoder(settings, depth, seed, progress, learning_rate=rate, text=text, measure=measure)
 
 
 def _measure(settings: JointDynamics, text: TokenText, model: Decoder, step: int) -> Rows:

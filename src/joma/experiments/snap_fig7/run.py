@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 
 import numpy as np
@@ -31,7 +30,7 @@ def run(settings: SnapFig7, progress: Progress) -> dict[str, pd.DataFrame]:
         )
     runs = {
         run_name(depth, seed, variant): partial(_train_one, settings, depth, seed, variant)
-        for depth, seed in settings.cells()
+        for depth, seed in settings.trainings()
         for variant in ("", SHUFFLED)
     }
     rows = gathered(progress.parts(runs))
@@ -46,16 +45,23 @@ def run(settings: SnapFig7, progress: Progress) -> dict[str, pd.DataFrame]:
 def _train_one(settings: SnapFig7, depth: int, seed: int, variant: str, progress: Progress) -> pd.DataFrame:
     text = read_text(settings)
     if variant == SHUFFLED:
-        random = np.random.default_rng([seed, 7])
-        training, validation = random.permutation(text.training), random.permutation(text.validation)
-        text = dataclasses.replace(text, training=training, validation=validation)
+        text = text.shuffled(seed)
     held_out = held_out_text(settings, text)
     maps = _Maps(text, held_out.inputs, settings)
 
     def measure(model: Decoder, step: int) -> Rows:
         return held_out.measure(model, step) + maps.measure(model, step)
 
-    rows = train_decoder(settings, depth, seed, progress, text=text, measure=measure, variant=variant)
+    rows = train_decoder(
+        settings,
+        depth,
+        seed,
+        progress,
+        learning_rate=settings.learning_rate,
+        text=text,
+        measure=measure,
+        variant=variant,
+    )
     rows = rows[rows["metric"] != "stable_rank"].reset_index(drop=True)
     return rows.assign(text=variant or "real", dtype="float32")
 

@@ -93,7 +93,7 @@ class Table1(Experiment):
                 f"classes = {self.classes}, children = {self.children}; give as many N_0 as N_1, none empty."
             )
 
-    def cells(self) -> list[tuple[int, int, int, int]]:
+    def trainings(self) -> list[tuple[int, int, int, int]]:
         """(C, N_ch, N_0, N_1) of every cell."""
         pairs = list(zip(self.bottom_latents, self.top_latents, strict=True))
         return [(c, n, low, high) for c in self.classes for n in self.children for low, high in pairs]

@@ -23,7 +23,7 @@ def run(settings: Table1, progress: Progress) -> dict[str, pd.DataFrame]:
     runs: dict[str, functools.partial[pd.DataFrame]] = {}
     seeds = tuple(range(settings.seed, settings.seed + settings.seeds))
     for some in [seeds, *((seed,) for seed in seeds)]:
-        for cell in settings.cells():
+        for cell in settings.trainings():
             if pays_together(settings, cell) != (some == seeds) and len(seeds) > 1:
                 continue
             for seed in some:

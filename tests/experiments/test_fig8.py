@@ -1,0 +1,223 @@
+"""Fig. 8: what decoders do at each rate, and whether those that bounce learn best."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import spearmanr
+
+from joma.errors import InputError
+from joma.experiments.fig8 import Fig8
+from joma.experiments.fig8.claims import (
+    bounce_is_best,
+    large_rate_collapses,
+    rates_differ,
+    some_rate_bounces,
+)
+from joma.experiments.fig8.run import BOUNCES, COLLAPSES, FALLS, STAYS
+from joma.experiments.recorded import read_record
+from joma.progress import Progress
+from joma.runs.executors.processes import local_processes
+
+SMALL = {
+    "corpus": "python-reference",
+    "vocabulary_size": 50,
+    "layers": (1, 2),
+    "learning_rate": (1e-3, 1e-2),
+    "seeds": 1,
+    "steps": 60,
+    "width": 8,
+    "hidden": 8,
+    "batch": 4,
+    "length": 12,
+    "measure_every": 5,
+    "windows": 4,
+}
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, pd.DataFrame]:
+    return Fig8(**SMALL).run(Progress(quiet=True, executor=local_processes))
+
+
+def test_a_cell_is_one_training(tables: dict[str, pd.DataFrame]) -> None:
+    cells = Fig8(**SMALL).cells()
+    assert [(cell.layers, cell.learning_rate, cell.seed) for cell in cells] == [
+        ((2,), (1e-3,), 10),
+        ((2,), (1e-2,), 10),
+        ((1,), (1e-3,), 10),
+        ((1,), (1e-2,), 10),
+    ]
+    assert [cell.cells() for cell in cells] == [[cell] for cell in cells]
+    decoders = tables["decoders"]
+    assert len(decoders) == tables["curves"]["run"].nunique() == 4
+    one = cells[1].run(Progress(quiet=True))["curves"]
+    same = tables["curves"][tables["curves"]["run"] == one["run"].iloc[0]].reset_index(drop=True)
+    pd.testing.assert_frame_equal(one, same, check_exact=True)
+
+
+def test_figure_claims_and_answer_come_from_the_tables_alone(tables: dict[str, pd.DataFrame]) -> None:
+    experiment = Fig8(**SMALL)
+    assert len(experiment.draw(tables).axes) == 6
+    claims = experiment.claims(tables)
+    assert {claim.verdict for claim in claims} == {"not tested"}  # one seed
+    assert "fewer than 3 seeds" in claims[0].evidence
+    assert "4 of 4 runs (layers 1, 2; learning rates 0.001, 0.01; 1 seeds)" in experiment.answer(tables)[-1]
+
+
+def decoders(
+    course: dict[float, str], loss: dict[float, float], rebound: dict[float, float], depths: int = 2
+) -> pd.DataFrame:
+    """Three seeds at each rate and depth, a little apart."""
+    random = np.random.default_rng(3)
+    left = {BOUNCES: 0.8, COLLAPSES: 0.01, FALLS: 0.7, STAYS: 1.0}
+    rows = [
+        {
+            "run": f"{depth}-{rate}-{seed}",
+            "depth": depth,
+            "learning_rate": rate,
+            "seed": seed,
+            "start": 2.5,
+            "end": 2.5 * left[course[rate]] * (1 + 0.02 * random.random()),
+            "course": course[rate],
+            "rebound": rebound[rate] + 0.01 * random.random(),
+            "rebound_null": 0.1,
+            "rebound_probability": 0.001 if course[rate] == BOUNCES else 0.9,
+            "lowest_loss": loss[rate] + 0.01 * random.random(),
+        }
+        for depth in range(1, depths + 1)
+        for rate in course
+        for seed in range(3)
+    ]
+    return pd.DataFrame(rows)
+
+
+COURSE = {1e-5: STAYS, 1e-4: FALLS, 5e-4: BOUNCES, 1e-3: BOUNCES, 1e-2: COLLAPSES}
+LOSS = {1e-5: 6.0, 1e-4: 5.5, 5e-4: 4.2, 1e-3: 4.0, 1e-2: 5.0}
+REBOUND = {1e-5: 0.0, 1e-4: 0.02, 5e-4: 0.3, 1e-3: 0.4, 1e-2: 0.05}
+
+
+def test_what_the_paper_says_holds_of_decoders_that_do_it() -> None:
+    made = decoders(COURSE, LOSS, REBOUND)
+    found = [
+        large_rate_collapses(made),
+        rates_differ(made, 0),
+        some_rate_bounces(made),
+        bounce_is_best(made, 0),
+    ]
+    assert [claim.verdict for claim in found] == ["holds"] * 4
+    assert found[0].measured == pytest.approx(
+        (made["end"] / made["start"])[made["course"] == COLLAPSES].max()
+    )
+    # Ranks within one depth are those of scipy.
+    one = decoders(COURSE, LOSS, REBOUND, depths=1)
+    expected = spearmanr(one["rebound"], one["lowest_loss"]).statistic
+    assert bounce_is_best(one, 0).measured == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_large_rate_that_does_not_collapse_or_is_not_alone_fails() -> None:
+    made = decoders(COURSE, LOSS, REBOUND)
+    assert large_rate_collapses(made.assign(end=made["end"].clip(lower=0.3))).verdict == "fails"
+    others = made.assign(end=np.where(made["course"] == FALLS, 0.001, made["end"]))
+    assert large_rate_collapses(others).verdict == "fails"
+    assert large_rate_collapses(made[made["learning_rate"] == 1e-2]).verdict == "not tested"
+
+
+def test_rates_that_do_not_matter_do_not_differ() -> None:
+    random = np.random.default_rng(1)
+    verdicts = []
+    for _ in range(20):
+        made = decoders(COURSE, LOSS, REBOUND, depths=1)
+        verdicts.append(rates_differ(made.assign(end=random.normal(size=len(made))), 0).verdict)
+    assert verdicts.count("holds") <= 4  # one in twenty of them
+
+
+def test_a_rebound_is_paid_for_with_the_rates_that_were_tried() -> None:
+    made = decoders(COURSE, LOSS, REBOUND)
+    assert some_rate_bounces(made.assign(rebound_probability=0.011)).verdict == "fails"  # five times that
+    assert some_rate_bounces(made.assign(rebound_probability=0.009)).verdict == "holds"
+    assert some_rate_bounces(made.assign(rebound=made["rebound"] * 0.4)).verdict == "fails"
+
+
+def test_a_bounce_that_does_not_pay_fails() -> None:
+    other_way = {rate: -loss for rate, loss in LOSS.items()}
+    assert bounce_is_best(decoders(COURSE, other_way, REBOUND), 0).verdict == "fails"
+    elsewhere = {**LOSS, 1e-4: 3.0}  # the best rate is one that only falls
+    assert bounce_is_best(decoders(COURSE, elsewhere, REBOUND), 0).verdict == "fails"
+    few = decoders({rate: COURSE[rate] for rate in (1e-4, 1e-3, 1e-2)}, LOSS, REBOUND)
+    claim = bounce_is_best(few, 0)
+    assert claim.verdict == "not tested"
+    assert "6 orders, of which no one is rarer than p = 0.17" in claim.evidence
+
+
+def test_the_null_of_the_correlation_moves_whole_rates() -> None:
+    """Many seeds and depths are no more evidence than their rates: four orders of six are as good as this."""
+    course = dict.fromkeys((1.0, 2.0, 3.0, 4.0), BOUNCES)
+    rebound = {1.0: 0.1, 2.0: 0.2, 3.0: 0.3, 4.0: 0.4}
+    loss = {1.0: 2.0, 2.0: 4.0, 3.0: 1.0, 4.0: 3.0}  # rank correlation 0: half of the orders are below
+    claim = bounce_is_best(decoders(course, loss, rebound, depths=5), 0)
+    assert claim.verdict == "fails"
+    p = float(claim.evidence.split("p ")[1].split(";")[0])
+    assert 0.3 < p < 0.7
+
+
+def test_the_authors_record(shared: Path) -> None:
+    experiment = Fig8(recorded=str(shared / "reference" / "joma_fig6_fig8_wikitext2.csv.gz"))
+    tables = experiment.run(Progress(quiet=True))
+    assert len(tables["decoders"]) == 141
+    wide = pd.read_csv(experiment.recorded)
+    lowest = wide.groupby(["layers", "lr", "seed"])["validation_loss"].min()
+    ours = tables["decoders"].set_index(["depth", "learning_rate", "seed"])["lowest_loss"]
+    np.testing.assert_array_equal(ours.sort_index(), lowest.sort_index())
+    claims = {claim.id.removeprefix("fig8."): claim for claim in experiment.claims(tables)}
+    assert claims["some_rate_bounces"].verdict == "holds"
+    assert claims["authors"].verdict == "not tested"
+    assert "141 of 141 runs" in experiment.answer(tables)[-1]
+
+
+def test_a_rate_of_which_none_was_trained_is_no_smaller_choice(tables: dict[str, pd.DataFrame]) -> None:
+    experiment = Fig8(**{**SMALL, "learning_rate": (1e-3, 1e-2, 1e30)})
+    claims = experiment.claims(tables)
+    assert {claim.verdict for claim in claims} == {"not tested"}
+    assert "no decoder of 1 layers at 1e+30, 2 layers at 1e+30 was trained to its end" in claims[0].evidence
+
+
+def test_a_rate_that_one_depth_lacks_takes_no_part_in_the_correlation() -> None:
+    made = decoders(COURSE, LOSS, REBOUND)
+    lacking = made[~((made["depth"] == 2) & (made["learning_rate"] == 1e-5))]
+    without = made[made["learning_rate"] != 1e-5]
+    one, other = bounce_is_best(lacking, 0), bounce_is_best(without.reset_index(drop=True), 0)
+    assert (one.measured, one.null) == (other.measured, other.null)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,b\n1,2\n", "have no column 'entropy_layer0'"),
+        (
+            "layers,lr,seed,minibatch,validation_loss,entropy_layer0\n1,0.1,1,0,x,2\n",
+            "cannot be read as a table",
+        ),
+        ("layers,lr,seed,minibatch,validation_loss,entropy_layer0\n", "hold none at the learning rate"),
+        (
+            "layers,lr,seed,minibatch,validation_loss,entropy_layer0\n1,0.1,1,0,1,2\n1,0.1,1,0,1,2\n",
+            "have a row twice",
+        ),
+        ("\0\1\2", "cannot be read|have no column"),
+        ("", "cannot be read"),
+    ],
+)
+def test_records_that_are_none(content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "record.csv"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        read_record(str(path))
+    with pytest.raises(InputError, match="cannot be read"):
+        read_record(str(tmp_path))
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"layers,lr\n" * 50)[:20])
+    with pytest.raises(InputError, match="cannot be read"):
+        read_record(str(tmp_path / "cut.csv.gz"))
