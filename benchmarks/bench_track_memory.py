@@ -1,4 +1,6 @@
-"""Peak memory of ``joma track``, above an empty torch process; each run is a process of its own.
+"""Peak memory of ``joma track``, figure and report included, above an empty torch process.
+
+Each run is a process of its own.
 
 Over 5 and over 50 checkpoints of 53 MB of wanted tensors (2.6 GB of disk, some two minutes): the same. Over
 two checkpoints of 537 MB, whose largest matrix has 67 MB: at most one checkpoint and four float32 copies of
@@ -26,7 +28,10 @@ SMALL, LARGE = (2, 12_000, 512), (4, 8192, 2048)
 """Layers; rows and columns of a lower matrix."""
 _PEAK = "import sys, torch\n{}\nprint(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
 """Not ``ru_maxrss``, in which a process begins with what its parent held when it was forked."""
-_TRACK = "import joma; joma.track(sys.argv[1], quiet=True)"
+_TRACK = """import contextlib, io, tempfile
+from joma.cli.main import main
+with tempfile.TemporaryDirectory() as out, contextlib.redirect_stdout(io.StringIO()):
+    assert main(['track', sys.argv[1], '--out', out, '-q']) == 0"""
 _IMPORTS = "import joma.instruments.track.run, joma.instruments.track.figure, joma.instruments.track.claims"
 
 

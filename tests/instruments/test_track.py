@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,6 +27,7 @@ from joma.cli.main import main
 from joma.errors import InputError, UnfinishedError
 from joma.instruments.track import TrackRun
 from joma.probes.weights.ranks import probe_weights
+from joma.runs.directory import run_experiment
 
 WIDTH, LAYERS = 16, 4
 
@@ -148,6 +151,23 @@ def test_what_is_left_out_is_said_once_with_its_reason(tmp_path: Path) -> None:
     assert list(told[told["lost"]]["kind"]) == ["left out"]
     assert found.tables["checkpoints"]["measured"].all()
     assert not found.table()["metric"].eq("omitted").any()
+
+
+def test_a_series_on_a_cluster_is_the_same(found: joma.Track, tmp_path: Path) -> None:
+    """Each checkpoint's parts are handed out; what cannot be read there is told by who follows the series."""
+    handed: list[str] = []
+
+    def cluster(calls: Any, workers: int) -> Any:
+        for number, call in reversed(list(enumerate(calls))):
+            handed.append(call.args[1])
+            yield number, pickle.loads(pickle.dumps(call))()
+
+    here = run_experiment(found.settings, tmp_path / "here", quiet=True)
+    run = run_experiment(found.settings, tmp_path / "there", quiet=True, executor=cluster)
+    assert sum(name.startswith("weights-") for name in handed) >= 3
+    assert any(name.startswith("changes-") for name in handed)
+    for name, table in here.tables.items():
+        pd.testing.assert_frame_equal(run.tables[name], table, check_exact=True)
 
 
 def test_dates_have_intervals_and_layers_a_row_each(found: joma.Track) -> None:

@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from joma.errors import JomaError
+from joma.errors import InputError, JomaError
 from joma.files import is_there, user_path
 from joma.instruments.track import TrackRun
+from joma.instruments.track.elsewhere import compute, on_text, parts_of
 from joma.instruments.track.fetching import Fetched
 from joma.instruments.track.memory import hand_back
 from joma.instruments.track.parts import Kept, Parts
@@ -27,7 +28,7 @@ from joma.instruments.track.placing import Piece, notes_of_omissions, placed
 from joma.probes.series.find import find_series
 from joma.probes.series.measuring import changes_table, wanted_tensors, weights_table
 from joma.probes.series.members import Member, Note, lines, notes_on, select
-from joma.probes.series.reading import DETAILS, check_reading, text_tables
+from joma.probes.series.reading import DETAILS, check_reading
 from joma.probes.series.source import Series, kept_of
 from joma.probes.weights.checkpoints import Checkpoint, open_checkpoint
 from joma.probes.weights.omissions import OMITTED
@@ -52,12 +53,6 @@ def measure_one(settings: TrackRun, path: Path) -> None:
         changes_table(checkpoint, [("previous", checkpoint)], settings.layers)
     if settings.reads_text:
         on_text(settings, path)
-
-
-def on_text(settings: TrackRun, path: Path) -> dict[str, pd.DataFrame]:
-    """What it does on the settings' text."""
-    sections = tuple(name for name in settings.sections if name != "ranks")
-    return text_tables(path, settings.reading, sections, settings.statistics, settings.layers)
 
 
 def _unreadable(member: Member, error: JomaError) -> Note:
@@ -99,6 +94,14 @@ class Measured:
         if not (settings.reading.reads or settings.weights):
             self.notes.append(Note("weights alone", "", _NO_TEXT))
         gone = self._gone(found)
+        if self.parts.progress.elsewhere and found.distant:
+            raise InputError(
+                "joma track: a series of the hub is fetched and measured by one machine; leave --executor "
+                "out."
+            )
+        if self.parts.progress.elsewhere:
+            for line in lines(contents):
+                compute(self.parts.progress, parts_of(settings, found, line, self._words))
         with self._fetched(found) as fetched:
             for line in lines([*contents, *gone]):
                 self._follow(found, line, fetched, gone)
