@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -75,3 +77,12 @@ def test_every_example_is_tested() -> None:
     )
     for example in EXAMPLES.glob("*.py"):
         assert f'"{example.name}"' in tested or example.stem in tested, f"{example.name} has no test"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "package"), [("dask", "distributed"), ("ray", "ray")])
+def test_the_same_sweep_everywhere(place: str, package: str, tmp_path: Path) -> None:
+    pytest.importorskip(package, reason=f"needs joma[{place}]")
+    shown = run("cluster/compare.py", str(tmp_path), place)
+    assert f"{place}: the same 936 rows, bit for bit" in shown
+    assert ("killed a dask worker" in shown) == (place == "dask")
