@@ -12,6 +12,7 @@ from pathlib import Path
 
 import stored
 
+from joma.experiments.curves import MEASURED
 from joma.experiments.forecast.claims import OTHER
 from joma.experiments.joint_dynamics.tables import of_layers
 
@@ -23,7 +24,7 @@ Value = float | str
 def numbers() -> dict[str, Value]:
     """What the text says beside the claims' own numbers."""
     bounces = stored.tables("fig6")["bounces"]
-    entropy, rank = (bounces[bounces["metric"] == m] for m in ("attention_entropy", "stable_rank"))
+    entropy, rank, change = (bounces[bounces["metric"] == metric] for metric in MEASURED)
     seeds = stored.tables("bounce_helps")["bounces"].groupby("depth")
     curves = of_layers(stored.tables("joint_dynamics")["curves"])
     first, last = (curves[curves["step"] == s]["value"] for s in (20, curves["step"].max()))
@@ -42,6 +43,9 @@ def numbers() -> dict[str, Value]:
         "fig6.seeds": len(entropy),
         "fig6.rank_start": rank["start"].mean(),
         "fig6.rank_end": rank["dip_value"].mean(),
+        "fig6.p": entropy["rebound_probability"].max(),
+        "fig6.change_start": change["start"].mean(),
+        "fig6.change_end": change["end"].mean(),
         "fig6.early_seeds": int(entropy["transient_step"].notna().sum()),
         "joint.exp": exp.min(),
         "joint.softmax_least": softmax.min(),

@@ -1,8 +1,10 @@
 """The runs that the site's numbers stand on: kept small in docs/stored, judged afresh whenever they are read.
 
 ``python docs/stored.py DIR ...`` keeps run directories (of the preset quick; of ``alarm``, paper; of another
-preset, beside it as NAME-PRESET). Small tables are kept whole. Of large ones only what the claims need is: those that no claim reads are left out, and
-columns, and moments between the first and the last, where the claims are the same without them.
+preset, beside it as NAME-PRESET, and with ``DIR=PRESET`` under the name of a preset that it equals but for its
+corpus' place). A sweep over an experiment's own grid is kept as the experiment's run. Small tables are kept whole.
+Of large ones only what the claims need is: those that no claim reads are left out, and columns, and moments between
+the first and the last, where the claims are the same without them.
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import yaml
 
+import joma
 from joma.claim import Claim
 from joma.experiments import catalog
 from joma.experiments.base import Experiment
+from joma.sweeps import SweepRun
 
 FOLDER = Path(__file__).parent / "stored"
 MOMENTS = ("step", "time")
@@ -46,7 +51,11 @@ class Asked(Mapping[str, pd.DataFrame]):
 
 def job(folder: Path) -> Experiment:
     """The experiment of a run directory, with its settings."""
-    described = yaml.safe_load((folder / "settings.yaml").read_text("utf-8"))
+    return of(yaml.safe_load((folder / "settings.yaml").read_text("utf-8")))
+
+
+def of(described: Mapping[str, Any]) -> Experiment:
+    """The experiment that is described."""
     kind = catalog.find(described["experiment"])
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in described["settings"].items()}
     return kind.of(**given)
@@ -100,12 +109,27 @@ def _same(experiment: Experiment, given: Mapping[str, pd.DataFrame], judged: lis
         return False
 
 
-def keep(folder: Path) -> None:
-    """Store a run directory."""
-    experiment = job(folder)
+def as_run(folder: Path) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
+    """What settings.yaml holds, and the tables; of a sweep, those of its experiment's own run."""
+    described: dict[str, Any] = yaml.safe_load((folder / "settings.yaml").read_text("utf-8"))
     given = {path.stem: pd.read_parquet(path) for path in folder.glob("*.parquet")}
-    described = yaml.safe_load((folder / "settings.yaml").read_text("utf-8"))
-    name, preset = experiment.name(), described["preset"]
+    if described["experiment"] != SweepRun.name():
+        return described, given
+    sweep = joma.read(folder).job()
+    whole = sweep.whole()
+    settings = {key: list(v) if isinstance(v, tuple) else v for key, v in whole.flat().items()}
+    about = {"title": whole.title, "reproduces": whole.reproduces, "tables": sorted(given)}
+    return {**described, "experiment": whole.name(), "settings": settings, **about}, sweep.own("run").tables(
+        whole, given
+    )
+
+
+def keep(folder: Path, preset: str = "") -> None:
+    """Store a run directory."""
+    described, given = as_run(folder)
+    experiment = of(described)
+    name, preset = experiment.name(), preset or described["preset"]
+    described |= {"preset": preset, "answer": experiment.answer(given)}
     target = FOLDER / (name if preset == PRESETS.get(name, "quick") else f"{name}-{preset}")
     target.mkdir(parents=True, exist_ok=True)
     for old in target.glob("*.parquet"):
@@ -114,10 +138,13 @@ def keep(folder: Path) -> None:
         table.to_parquet(target / f"{name}.parquet", compression="zstd", compression_level=19, index=False)
     if corpus := described["settings"].get("corpus"):  # a folder of one machine's is known by its name
         described["settings"]["corpus"] = Path(corpus).name
-        described["command"] = described["command"].replace(corpus, Path(corpus).name)
+    if described["settings"].get("authors_curves"):  # it is not here, and what came of it is in the tables
+        described["settings"]["authors_curves"] = ""
+    described["command"] = of(described).command(experiment.preset_values(preset))
     (target / "settings.yaml").write_text(yaml.safe_dump(described, sort_keys=False), encoding="utf-8")
 
 
 if __name__ == "__main__":
     for word in sys.argv[1:]:
-        keep(Path(word))
+        directory, _, named = word.partition("=")
+        keep(Path(directory), named)
