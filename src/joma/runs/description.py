@@ -25,6 +25,8 @@ SETTINGS = "settings.yaml"
 FORMAT = 2
 """Version of a run directory. 1 named no format, and had neither checksums nor the device that was used."""
 
+_PLATFORM = platform.platform()
+"""Asked once: it starts a program, which each process of a sweep would do again."""
 Description = dict[str, Any]
 """YAML's own types; :func:`read_description` has checked those that are relied on."""
 
@@ -59,7 +61,7 @@ def environment() -> Description:
         "joma": __version__,
         "torch": str(torch.__version__),
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        "platform": _PLATFORM,
     }
     return {"format": FORMAT, "versions": versions}
 
