@@ -50,6 +50,8 @@ def run_script(folder: Path, seconds: tuple[float, ...]) -> subprocess.Popen[byt
         [sys.executable, str(folder / "script.py"), str(folder / "done"), *map(str, seconds)],
         stderr=subprocess.PIPE,
         start_new_session=True,
+        # A test-suite in the background of a shell has SIGINT ignored, and hands that on.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 

@@ -83,8 +83,13 @@ def _unwritten(reason: str) -> int:
 
 
 def entry() -> NoReturn:
-    """The console script: :func:`main`."""
-    sys.exit(main())
+    """The console script: :func:`main`, and an end that a second interruption cannot hold up."""
+    status = main()
+    if status == 130:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)  # what counts is on the disk, and the workers are gone
+    sys.exit(status)
 
 
 def _dispatch(words: list[str]) -> int:

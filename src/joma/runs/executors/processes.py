@@ -82,6 +82,15 @@ def _let_the_server_import(modules: set[str]) -> None:
         forkserver._forkserver._stop()  # type: ignore[attr-defined]
     _imported.update(modules)
     multiprocessing.set_forkserver_preload(sorted(_imported))
+    if threading.current_thread() is not threading.main_thread():
+        return
+    # An interruption is for the process that asks: while the server imports, it would die of it.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with _no_main_module():
+            forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _Raised:
