@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from tqdm import tqdm
 
 from joma.errors import JomaError, UnfinishedError
-from joma.threads import usable_cores
+from joma.threads import limited, usable_cores
 
 if TYPE_CHECKING:
     import pandas
@@ -64,6 +64,10 @@ class Progress:
 
     elsewhere = False
     """Whether parts are computed on other machines."""
+    apart = False
+    """Whether this one is handed to a part in a process of its own."""
+    threads = 1
+    """That a part may take in a process of its own; 0: as many as there are cores for it."""
 
     def __init__(
         self,
@@ -181,6 +185,7 @@ class Progress:
     def _for_worker(self, position: int) -> Self:
         worker = copy.copy(self)
         worker.position = position
+        worker.apart = True
         worker.executor, worker.elsewhere = in_turn, False  # a part has no parts
         return worker
 
@@ -227,6 +232,7 @@ def _outcome(
 ) -> pandas.DataFrame | JomaError:
     """The part's table, or its error as a value: one part's failure lets the others finish."""
     try:
-        return progress.part(name, lambda: compute(progress))
+        with limited(progress.threads or usable_cores()) if progress.apart else nullcontext():
+            return progress.part(name, lambda: compute(progress))
     except JomaError as error:
         return error

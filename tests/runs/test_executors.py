@@ -10,9 +10,11 @@ import time
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
+from threadpoolctl import threadpool_info
 
 from joma.errors import InputError, UnfinishedError
 from joma.progress import Lost, Progress
@@ -140,6 +142,21 @@ def test_torch_computes_in_forked_processes_on_several_threads() -> None:
     torch.ones(300, 300).matmul(torch.ones(300, 300))  # this process has threads of its own by now
     found = dict(local_processes([partial(threads_and_kernels, n) for n in range(3)], 2))
     assert found == dict.fromkeys(range(3), (2, 200.0**3))
+
+
+def threads_of_part(_: Progress) -> pd.DataFrame:
+    np.ones((8, 8)) @ np.ones((8, 8))
+    taken = [library["num_threads"] for library in threadpool_info()]
+    return pd.DataFrame({"threads": [max([*taken, torch.get_num_threads()])]})
+
+
+def test_a_part_has_the_threads_that_its_job_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joma.progress.usable_cores", lambda: 2)
+    progress = Progress(quiet=True, executor=local_processes)
+    for threads in (1, 2):
+        progress.threads = threads
+        found = progress.parts({"one": threads_of_part, "two": threads_of_part})
+        assert [table["threads"].iloc[0] for table in found.values()] == [threads, threads]
 
 
 def dead_part(_: Progress) -> pd.DataFrame:

@@ -98,6 +98,7 @@ class Job(Settings, ABC):
     def run(self, progress: Progress) -> dict[str, pandas.DataFrame]:
         """Measure: name of a table -> tidy table."""
         measure: Callable[[Job, Progress], dict[str, pandas.DataFrame]] = self._beside("run").run
+        progress.threads = self.threads
         with limited(self.threads or usable_cores()):
             return measure(self, progress)
 
