@@ -193,8 +193,7 @@ class Progress:
 def _ended(name: str, lost: Lost) -> UnfinishedError:
     return UnfinishedError(
         f"the process that computed {name} was ended ({lost.reason}; out of memory?). Finished parts are "
-        f"kept; "
-        "run the same command again."
+        f"kept; run the same command again."
     )
 
 

@@ -72,8 +72,7 @@ class CurveSettings(DecoderGrid, ABC):
         if points < 8:
             raise InputError(
                 f"{self.name()}: {self.steps} steps measured every {self.measure_every} give {points} "
-                f"points, "
-                "too few to find a dip; measure more often or train longer."
+                f"points, too few to find a dip; measure more often or train longer."
             )
 
     @property

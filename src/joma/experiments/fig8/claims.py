@@ -80,16 +80,14 @@ def large_rate_collapses(decoders: pd.DataFrame) -> Claim:
         bool(at.max() < COLLAPSED and at.max() < others.min()),
         **facts,
         expected=f"less than {COLLAPSED:.0%} of the entropy is left in every decoder, and less than at "
-        f"any other "
-        "rate",
+        f"any other rate",
         measured=float(at.max()),
         tolerance=COLLAPSED,
         null=float(others.min()),
         null_description="the same at the other rates, least",
         evidence=f"{len(at)} decoders at {largest:g}: {at.min():.2g} to {at.max():.2g} of the start is left; "
         f"{int((at < COLLAPSED).sum())} of them collapse, and {int((others < COLLAPSED).sum())} of "
-        f"{len(others)} at "
-        "the other rates",
+        f"{len(others)} at the other rates",
     )
 
 
@@ -160,8 +158,7 @@ def some_rate_bounces(decoders: pd.DataFrame) -> Claim:
         null=float(best["null"]),
         null_description="rebound that noise alone exceeds once in twenty",
         evidence=f"at {best.name:g}, the clearest of {tried} rates, {best['count']:.0f} decoders; p "
-        f"{chance:.2g} "
-        f"({tried} x {best['chance']:.2g})",
+        f"{chance:.2g} ({tried} x {best['chance']:.2g})",
     )
 
 
@@ -170,11 +167,9 @@ def bounce_is_best(decoders: pd.DataFrame, seed: int) -> Claim:
     facts: Facts = {
         "id": "fig8.bounce_is_best",
         "source": "JoMA Fig. 8, 'the attention patterns consistent with our theoretical analysis give "
-        "the lowest "
-        "validation losses'",
+        "the lowest validation losses'",
         "statement": "the more a decoder's attention rebounds, the lower its validation loss, and the "
-        "best rate of "
-        "every depth is one that bounces",
+        "best rate of every depth is one that bounces",
     }
     # A rate is one draw, however many seeds and depths it has: it is the rates that change places.
     everywhere = decoders.groupby("learning_rate")["depth"].nunique() == decoders["depth"].nunique()
@@ -185,9 +180,8 @@ def bounce_is_best(decoders: pd.DataFrame, seed: int) -> Claim:
         return not_tested(
             **facts,
             reason=f"{len(rates)} learning rates can be put in {math.factorial(len(rates))} orders, of "
-            f"which no "
-            f"one is rarer than p = {1 / math.factorial(len(rates)):.2g}: four are needed at least (rank "
-            f"correlation {correlation:.2f} over {len(decoders)} decoders)",
+            f"which no one is rarer than p = {1 / math.factorial(len(rates)):.2g}: four are needed at "
+            f"least (rank correlation {correlation:.2f} over {len(decoders)} decoders)",
         )
     measured, null = _order_of_rates(decoders, rates, seed)
     chance = (1 + int((null <= measured).sum())) / (1 + null.size)
@@ -199,15 +193,13 @@ def bounce_is_best(decoders: pd.DataFrame, seed: int) -> Claim:
         bool(measured < 0 and chance < SIGNIFICANT and len(bouncing) == len(best)),
         **facts,
         expected=f"rank correlation below that of the same rates in other orders, p < {SIGNIFICANT}, and "
-        f"most "
-        "decoders bounce at the rate with the lowest loss, at every depth",
+        f"most decoders bounce at the rate with the lowest loss, at every depth",
         measured=measured,
         null=float(np.quantile(null, 0.05)),
         null_description="rank correlation that 1 in 20 orders of the rates' losses fall below",
         evidence=f"{len(decoders)} decoders, ranked within {len(best)} depths; p {chance:.2g}; at the "
-        f"rate with the "
-        f"lowest loss ({', '.join(f'{depth} layers: {rate:g}' for depth, rate in best)}) most bounce at "
-        f"{len(bouncing)} of {len(best)} depths",
+        f"rate with the lowest loss ({', '.join(f'{depth} layers: {rate:g}' for depth, rate in best)}) "
+        f"most bounce at {len(bouncing)} of {len(best)} depths",
     )
 
 
@@ -267,8 +259,7 @@ def answer(settings: Fig8, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     return [
         f"What the top layer's attention does depends on the learning rate {where}: {'; '.join(courses)}.",
         f"The lowest held-out loss comes with the rate {' or '.join(f'{rate:g}' for rate in best)}; "
-        f"rebound and loss "
-        f"have a rank correlation of {correlation:.2f} over all decoders{cost}.",
+        f"rebound and loss have a rank correlation of {correlation:.2f} over all decoders{cost}.",
         answer_about(
             tables["curves"],
             cells,

@@ -37,8 +37,7 @@ def compute(call: Callable[[], T], asked_by: Mapping[str, str]) -> T:
         if here[name] != wanted:
             raise InputError(
                 f"the worker on {platform.node()} has {name} {here[name]}, and here it is {wanted}; "
-                f"install the "
-                "same version on every machine."
+                f"install the same version on every machine."
             )
     with _ALONE:
         return call()

@@ -40,8 +40,7 @@ def _on_dask(
     except (OSError, ValueError) as error:
         raise InputError(
             f"no dask scheduler answers at {place} ({first_line(error)}); start one with 'dask scheduler', "
-            f"or "
-            "look at its address."
+            f"or look at its address."
         ) from error
     with client:
         try:
@@ -49,8 +48,7 @@ def _on_dask(
         except TimeoutError:
             raise InputError(
                 f"the dask scheduler at {place} has no worker after {_WORKERS} s; start some with 'dask "
-                f"worker "
-                f"tcp://{place} --nthreads 1'."
+                f"worker tcp://{place} --nthreads 1'."
             ) from None
         asked_by = versions()
         # Not pure: the same call computed again is meant to be computed again.

@@ -55,8 +55,7 @@ def compute_cells(cells: Sequence[Job], folder: Path, progress: Progress, label:
             elif not Path(outcome).is_dir():
                 raise UnfinishedError(
                     f"a worker wrote {outcome}, which is not to be seen from here; give an --out that all "
-                    f"machines "
-                    "share."
+                    f"machines share."
                 )
         left = sorted(lost)
         if not left:
@@ -122,8 +121,7 @@ def tables_of(cells: Sequence[Job], folder: Path, names: Sequence[str] = ()) -> 
             if found and set(tables) != set(found):
                 raise RunDirectoryError(
                     f"{folder / key(cell)} lacks tables that other cells have; delete it, and the same "
-                    f"command "
-                    "computes it again."
+                    f"command computes it again."
                 )
             for name, table in tables.items():
                 found.setdefault(name, []).append(table.assign(cell=key(cell)))

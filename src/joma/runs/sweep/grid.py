@@ -33,8 +33,7 @@ def axes_of(words: Sequence[str], job: type[Job]) -> dict[str, Sequence[Value]]:
         if name not in job.fields():
             raise InputError(
                 f"sweep: {job.name()} has no setting {shown(name)}; {nearest(name, job.fields())} (see: "
-                f"joma sweep "
-                f"{job.name()} --help)"
+                f"joma sweep {job.name()} --help)"
             )
         if name in axes:
             raise InputError(f"sweep: --grid names {name} twice; give all its values at once.")
