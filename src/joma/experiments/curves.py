@@ -30,7 +30,6 @@ COLUMNS = ["run", "seed", *SETTING, "step", "layer", "head", "metric", "value", 
 
 def train_curves(
     settings: CurveSettings,
-    learning_rate: float,
     progress: Progress,
     *,
     name: str,
@@ -43,7 +42,6 @@ def train_curves(
 
     Args:
         settings: of a cell: one depth, one seed.
-        learning_rate: the optimizer's.
         progress: bar, and place of the checkpoints.
         name: what is said of the run behind its depth and seed.
         variant: :data:`REAL`, or which null it is.
@@ -64,18 +62,15 @@ def train_curves(
         settings.depth,
         settings.seed,
         progress,
-        learning_rate=learning_rate,
         text=text,
         measure=measure,
         prepare=prepare,
         variant=name,
     )
-    return rows.assign(learning_rate=learning_rate, variant=variant, dtype=settings.precision)[COLUMNS]
+    return rows.assign(learning_rate=settings.rate, variant=variant, dtype=settings.precision)[COLUMNS]
 
 
-def cost_of(
-    settings: CurveSettings, learning_rate: float, also: Callable[[Decoder, int], object] | None = None
-) -> float:
+def cost_of(settings: CurveSettings, also: Callable[[Decoder, int], object] | None = None) -> float:
     """Seconds that a cell takes, by a few steps and measurements of it."""
     begun: list[float] = []
     ended: list[float] = []
@@ -96,7 +91,6 @@ def cost_of(
         few.depth,
         few.seed,
         Progress(quiet=True),
-        learning_rate=learning_rate,
         text=text,
         measure=measure,
     )

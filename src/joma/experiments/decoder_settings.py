@@ -34,6 +34,11 @@ class DecoderGrid(Experiment, ABC):
 
     @property
     @abstractmethod
+    def rate(self) -> float:
+        """The learning rate of a training."""
+
+    @property
+    @abstractmethod
     def steps(self) -> int:
         """Minibatches."""
 
@@ -98,6 +103,11 @@ class TrainsDecoders(DecoderGrid, ABC):
 
     learning_rate: float = setting(1e-3, "the optimizer's learning rate", above=0)
 
+    @property
+    def rate(self) -> float:
+        """The one learning rate."""
+        return self.learning_rate
+
 
 def otherwise(default: Any, name: str, **limits: Any) -> Any:
     """The field ``name`` of :class:`TrainsDecoders` with another default (and other limits)."""
@@ -110,3 +120,8 @@ def otherwise(default: Any, name: str, **limits: Any) -> Any:
 def run_name(depth: int, seed: int, variant: str = "") -> str:
     """``layers-2-seed-0``, with what is different about the run behind it: ``layers-2-seed-0-shuffled``."""
     return f"layers-{depth}-seed-{seed}" + (f"-{variant}" if variant else "")
+
+
+def rate_name(rate: float) -> str:
+    """What the name of a run says of its learning rate, where others have others: ``rate-0.001``."""
+    return f"rate-{rate:g}"

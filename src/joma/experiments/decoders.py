@@ -47,7 +47,6 @@ def train_decoder(
     seed: int,
     progress: Progress,
     *,
-    learning_rate: float,
     text: TokenText,
     measure: Callable[[Decoder, int], Rows],
     prepare: Callable[[Decoder], object] | None = None,
@@ -61,7 +60,6 @@ def train_decoder(
         depth: layers.
         seed: of initial weights, dropout and the order of the windows.
         progress: bar, and place of the checkpoints.
-        learning_rate: of the optimizer.
         text: what is read.
         prepare: what is done to the new decoder, before it is trained (or its checkpoint is loaded).
         measure: model and step -> rows; called at ``settings.measured_steps()``.
@@ -71,7 +69,7 @@ def train_decoder(
     name = run_name(depth, seed, variant)
     recipe = Recipe(
         steps=settings.steps,
-        learning_rate=learning_rate,
+        learning_rate=settings.rate,
         optimizer=settings.optimizer,
         clip=settings.clip,
         batch=settings.batch,

@@ -12,7 +12,7 @@ from joma.claim import Claim, Facts, judge, not_tested
 from joma.errors import InputError, first_line
 from joma.experiments.curve_settings import CurveSettings
 from joma.experiments.curves import COLUMNS, FEWEST_POINTS, REAL
-from joma.experiments.decoder_settings import run_name
+from joma.experiments.decoder_settings import rate_name, run_name
 from joma.files import regular, user_path
 
 _ENTROPY = "entropy_layer"
@@ -75,7 +75,7 @@ def read_record(path: str, *, learning_rates: Iterable[float] = ()) -> pd.DataFr
     )
     found = found[found["layer"].isna() | (found["layer"] < found["depth"])]
     names = [
-        run_name(depth, seed, f"rate-{rate:g}")
+        run_name(depth, seed, rate_name(rate))
         for depth, seed, rate in found[["depth", "seed", "learning_rate"]].itertuples(index=False)
     ]
     found.insert(0, "run", names)

@@ -61,7 +61,6 @@ def _train_one(
         depth,
         seed,
         progress,
-        learning_rate=settings.learning_rate,
         text=text,
         measure=measure,
         variant=variant,

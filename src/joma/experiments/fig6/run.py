@@ -81,7 +81,6 @@ def _train_one(cell: Fig6, variant: str, progress: Progress) -> pd.DataFrame:
 
     return train_curves(
         cell,
-        cell.learning_rate,
         progress,
         name=VARIANTS[variant],
         variant=variant,
@@ -98,4 +97,4 @@ def cost(cell: Fig6) -> float:
     def also(model: Decoder, step: int) -> Rows:
         return block_rates(model, windows, step, law=False, seed=cell.seed)
 
-    return cost_of(cell, cell.learning_rate, also) * (len(VARIANTS) if cell.nulls else 1)
+    return cost_of(cell, also) * (len(VARIANTS) if cell.nulls else 1)

@@ -57,6 +57,12 @@ class Fig8(CurveSettings):
     width: int = otherwise(96, "width")
     hidden: int = setting(96, "width of the MLP's hidden layer", at_least=1)
 
+    @property
+    def rate(self) -> float:
+        """Of a cell: its one learning rate."""
+        (rate,) = self.learning_rate
+        return rate
+
     def cells(self) -> list[Self]:
         """One training each: a depth, a learning rate, a seed; what is recorded is judged as a whole."""
         if self.recorded:

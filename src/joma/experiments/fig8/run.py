@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from joma.experiments.curves import REAL, cost_of, find_bounces, train_curves
-from joma.experiments.decoder_settings import run_name
+from joma.experiments.decoder_settings import rate_name, run_name
 from joma.experiments.decoders import gathered, read_text
 from joma.experiments.fig8 import Fig8
 from joma.experiments.recorded import compare, read_record
@@ -27,7 +27,10 @@ def run(settings: Fig8, progress: Progress) -> dict[str, pd.DataFrame]:
     if settings.recorded:
         return tables(settings, {"curves": read_record(settings.recorded)})
     read_text(settings)
-    runs = {_name(cell): partial(_train_one, cell) for cell in settings.cells()}
+    runs = {
+        run_name(cell.depth, cell.seed, rate_name(cell.rate)): partial(_train_one, cell)
+        for cell in settings.cells()
+    }
     return tables(settings, {"curves": gathered(progress.parts(runs))})
 
 
@@ -44,13 +47,8 @@ def tables(settings: Fig8, found: dict[str, pd.DataFrame]) -> dict[str, pd.DataF
     }
 
 
-def _name(cell: Fig8) -> str:
-    return run_name(cell.depth, cell.seed, f"rate-{cell.learning_rate[0]:g}")
-
-
 def _train_one(cell: Fig8, progress: Progress) -> pd.DataFrame:
-    (rate,) = cell.learning_rate
-    return train_curves(cell, rate, progress, name=f"rate-{rate:g}")
+    return train_curves(cell, progress, name=rate_name(cell.rate))
 
 
 def _decoders(curves: pd.DataFrame, bounces: pd.DataFrame) -> pd.DataFrame:
@@ -77,4 +75,4 @@ def _decoders(curves: pd.DataFrame, bounces: pd.DataFrame) -> pd.DataFrame:
 
 def cost(cell: Fig8) -> float:
     """Seconds that a cell takes."""
-    return cost_of(cell, cell.learning_rate[0])
+    return cost_of(cell)

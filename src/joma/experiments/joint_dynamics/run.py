@@ -30,8 +30,7 @@ def run(settings: JointDynamics, progress: Progress) -> dict[str, pd.DataFrame]:
 def _train_one(settings: JointDynamics, depth: int, seed: int, progress: Progress) -> pd.DataFrame:
     text = read_text(settings)
     measure = partial(_measure, settings, text)
-    rate = settings.learning_rate
-    return train_decoder(settings, depth, seed, progress, learning_rate=rate, text=text, measure=measure)
+    return train_decoder(settings, depth, seed, progress, text=text, measure=measure)
 
 
 def _measure(settings: JointDynamics, text: TokenText, model: Decoder, step: int) -> Rows:

@@ -57,7 +57,6 @@ def _train_one(settings: SnapFig7, depth: int, seed: int, variant: str, progress
         depth,
         seed,
         progress,
-        learning_rate=settings.learning_rate,
         text=text,
         measure=measure,
         variant=variant,
