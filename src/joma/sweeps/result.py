@@ -7,27 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from joma.claim import Claim
 from joma.files import user_path
 from joma.runs.directory import run_experiment
 from joma.runs.executors import PROCESSES, executor_of
-from joma.runs.style import style
+from joma.runs.found import Found
 from joma.runs.sweep.grid import as_words
 from joma.settings import Value, as_text
 from joma.sweeps import SweepRun
 from joma.sweeps.summary import curves_of, summary
-from joma.tables import Tables
 
 
 @dataclass(frozen=True, repr=False)
-class Sweep(Tables):
-    """What :func:`sweep` ran."""
+class Sweep(Found):
+    """What :func:`sweep` ran: the tables of :class:`joma.sweeps.SweepRun`."""
 
     settings: SweepRun
-    tables: dict[str, pd.DataFrame]
-    """Those of :class:`joma.sweeps.SweepRun`."""
     claims: list[Claim]
     """The experiment's, where the grid is its own."""
     directory: Path
@@ -44,18 +40,6 @@ class Sweep(Tables):
     def summary(self, name: str = "") -> pd.DataFrame:
         """Means over seeds with their 95 % intervals."""
         return summary(self.settings, self.tables, name)
-
-    def plot(self) -> Figure:
-        """The figure."""
-        with style("light"):
-            return self.settings.draw(self.tables)
-
-    def answer(self) -> list[str]:
-        """What was found, in one to three sentences."""
-        return self.settings.answer(self.tables)
-
-    def __str__(self) -> str:
-        return " ".join(self.answer())
 
 
 def sweep(

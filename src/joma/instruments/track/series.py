@@ -7,24 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from joma.errors import InputError
 from joma.instruments.track import TrackRun
 from joma.progress import Progress
-from joma.reporting.figures import style
 from joma.runs.directory import run_experiment
+from joma.runs.found import Found
 from joma.settings import Value
-from joma.tables import Tables
 
 
 @dataclass(frozen=True, repr=False)
-class Track(Tables):
-    """What :func:`track` found along a series."""
-
-    settings: TrackRun
-    tables: dict[str, pd.DataFrame]
-    """Those of :class:`joma.instruments.track.TrackRun`."""
+class Track(Found):
+    """What :func:`track` found along a series: the tables of :class:`joma.instruments.track.TrackRun`."""
 
     def table(self) -> pd.DataFrame:
         """Every measurement: ``series, checkpoint, line, step, ..., layer, head, matrix, metric, value``."""
@@ -37,18 +31,6 @@ class Track(Tables):
     def notes(self) -> pd.DataFrame:
         """What was noticed about the series; ``lost`` where a checkpoint was not measured for it."""
         return self.tables["notes"]
-
-    def plot(self) -> Figure:
-        """The figure: curves over the steps, and maps of layer and step."""
-        with style("light"):
-            return self.settings.draw(self.tables)
-
-    def answer(self) -> list[str]:
-        """What was found, in one to three sentences."""
-        return self.settings.answer(self.tables)
-
-    def __str__(self) -> str:
-        return " ".join(self.answer())
 
 
 def track(
