@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
@@ -182,3 +183,18 @@ def not_tested(*, id: str, source: str, statement: str, reason: str) -> Claim:
         verdict="not tested",
         evidence=reason,
     )
+
+
+def withheld(claims: Iterable[Claim], reason: str) -> list[Claim]:
+    """The claims, none of them judged: of those that were, the reason comes before their evidence."""
+    return [
+        claim
+        if claim.verdict == "not tested"
+        else not_tested(
+            id=claim.id,
+            source=claim.source,
+            statement=claim.statement,
+            reason=f"{reason}; {claim.evidence}",
+        )
+        for claim in claims
+    ]

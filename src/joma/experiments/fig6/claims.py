@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import mannwhitneyu
 
-from joma.claim import Claim, Facts, judge, not_tested
+from joma.claim import Claim, Facts, judge, not_tested, withheld
 from joma.experiments.curve_settings import TOGETHER
 from joma.experiments.curves import MEASURED, REAL, answer_about
 from joma.experiments.fig6 import Fig6
@@ -81,17 +81,7 @@ def claims(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     ]
     if seeds >= FEWEST:
         return found
-    return [
-        claim
-        if claim.verdict == "not tested"
-        else not_tested(
-            id=claim.id,
-            source=claim.source,
-            statement=claim.statement,
-            reason=f"seeds = {seeds}: a claim about learning needs {FEWEST}; {claim.evidence}",
-        )
-        for claim in found
-    ]
+    return withheld(found, f"seeds = {seeds}: a claim about learning needs {FEWEST}")
 
 
 def beyond(bounces: pd.DataFrame, variant: str, *, id: str) -> Claim:

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from joma.arguments import Array
-from joma.claim import Claim, Facts, judge, not_tested
+from joma.claim import Claim, Facts, judge, not_tested, withheld
 from joma.experiments.curves import answer_about
 from joma.experiments.fig8 import PAPER_RATES, Fig8
 from joma.experiments.fig8.run import BOUNCES, COLLAPSED, COLLAPSES, FALLS, SIGNIFICANT, STAYS
@@ -54,14 +54,7 @@ def claims(settings: Fig8, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     if missing:
         named = ", ".join(f"{depth} layers at {rate:g}" for depth, rate in sorted(missing))
         reason = f"no decoder of {named} was trained to its end, and what remains is no fair choice"
-    return [
-        one
-        if one.verdict == "not tested"
-        else not_tested(
-            id=one.id, source=one.source, statement=one.statement, reason=f"{reason}; {one.evidence}"
-        )
-        for one in found
-    ]
+    return withheld(found, reason)
 
 
 def large_rate_collapses(decoders: pd.DataFrame) -> Claim:
