@@ -14,7 +14,7 @@ from joma.errors import InputError, shown
 from joma.experiments import catalog
 from joma.experiments.base import Experiment
 from joma.runs.job import Job, setting
-from joma.runs.sweep.grid import axes_of, cells_of, key, whole_of
+from joma.runs.sweep.grid import DONE, axes_of, cells_of, key, whole_of
 from joma.settings import Value, as_text
 
 if TYPE_CHECKING:
@@ -117,20 +117,18 @@ class SweepRun(Job):
         }
 
     def whole(self) -> Job | None:
-        """The experiment's settings whose own run has just these cells; None where there are none such."""
-        return _whole(self)
+        """The experiment's settings whose own run has just these cells, if it can gather them; else None."""
+        return _whole(self) if hasattr(self.own("run"), "tables") else None
 
     def caption(self) -> str:
         """What the figure shows: the experiment's own words, where the grid is its own."""
         whole = self.whole()
-        return (
-            super().caption() if whole is None or not hasattr(self.own("run"), "tables") else whole.caption()
-        )
+        return super().caption() if whole is None else whole.caption()
 
     def lacking(self, tables: Mapping[str, pandas.DataFrame]) -> list[str]:
         """The cells that failed, each with its settings and its error."""
         cells, varied = tables["cells"], self.varied()
-        failed = cells[cells["status"] != "done"]
+        failed = cells[cells["status"] != DONE]
         return [
             f"{', '.join(f'{n} = {as_text(v)}' for n, v in varied[row.cell].items())}: {row.error}"
             for row in failed.itertuples()

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 import pandas as pd
 
 from joma.claim import Claim
-from joma.runs.sweep.cells import DONE
+from joma.runs.sweep.grid import DONE
 from joma.sweeps import SweepRun
 
 
 def claims(settings: SweepRun, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """The experiment's, from the cells that are done; none of another grid."""
     whole = settings.whole()
-    return whole.claims(tables) if whole is not None and hasattr(settings.own("run"), "tables") else []
+    return [] if whole is None else whole.claims(tables)
 
 
 def answer(settings: SweepRun, tables: Mapping[str, pd.DataFrame]) -> list[str]:
@@ -26,7 +26,7 @@ def answer(settings: SweepRun, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     )
     said = f"{done} of {len(status)} cells of {settings.experiment} are done{failed}."
     whole = settings.whole()
-    if whole is None or not hasattr(settings.own("run"), "tables"):
+    if whole is None:
         return [f"{said} The grid is not one that {settings.experiment} judges; the tables have all cells."]
     own = whole.answer(tables)
     return [said, *own[:2]] if done < len(status) else own

@@ -19,7 +19,7 @@ def draw(settings: SweepRun, tables: Mapping[str, pd.DataFrame]) -> Figure:
     """The experiment's own figure where the grid is its own; else a panel per measurement, with the mean over
     seeds along the steps and its 95 % interval, a colour per setting of the grid."""
     whole = settings.whole()
-    if whole is not None and hasattr(settings.own("run"), "tables"):
+    if whole is not None:
         return whole.draw(tables)
     name = curves_of(tables)
     if not name:

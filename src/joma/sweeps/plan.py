@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from joma.costs import in_words
 from joma.errors import JomaError, UnfinishedError
 from joma.progress import Lost
 from joma.runs.executors.processes import local_processes
 from joma.runs.job import Job
 from joma.runs.parts import CELLS
-from joma.runs.sweep.cells import finished_cells
+from joma.runs.sweep.cells import at_once, finished_cells
 from joma.runs.sweep.grid import key
 from joma.settings import as_text
 from joma.sweeps import SweepRun
@@ -61,7 +62,7 @@ class SweepPlan:
         all_cells, left = int(self.kinds["cells"].sum()), int(self.kinds["to_do"].sum())
         known = self.seconds == self.seconds
         cost = (
-            f"about {_words(self.seconds)} and {self.megabytes:,.0f} MB, {self.workers} at once on this "
+            f"about {in_words(self.seconds)} and {self.megabytes:,.0f} MB, {self.workers} at once on this "
             f"machine, by a few measured steps"
             if known
             else "how long they take is not known before one has run"
@@ -95,8 +96,7 @@ def plan(settings: SweepRun, directory: Path) -> SweepPlan:
             kinds.values(), flat, to_do, costs, strict=True
         )
     ]
-    workers = max(1, min(usable_cores() // max(1, firsts[0].threads), len(cells)))
-    return SweepPlan(pd.DataFrame(rows).astype({"seconds": float, "megabytes": float}), workers)
+    return SweepPlan(pd.DataFrame(rows).astype({"seconds": float, "megabytes": float}), at_once(cells))
 
 
 def _cost(cell: Job, cost: Callable[[Job], float] | None) -> tuple[float | None, float | None]:
@@ -126,10 +126,3 @@ def _megabytes() -> float:
     """The most that this process has held."""
     lines = _STATUS.read_text().splitlines() if _STATUS.exists() else []
     return next((int(line.split()[1]) / 1e3 for line in lines if line.startswith("VmHWM")), float("nan"))
-
-
-def _words(seconds: float) -> str:
-    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"

@@ -9,7 +9,8 @@ import pandas as pd
 from joma.errors import UnfinishedError
 from joma.progress import Progress
 from joma.runs.parts import CELLS, RunProgress
-from joma.runs.sweep.cells import DONE, compute_cells, tables_of
+from joma.runs.sweep.cells import compute_cells, tables_of
+from joma.runs.sweep.grid import DONE
 from joma.settings import Value
 from joma.sweeps import SweepRun
 
@@ -34,11 +35,11 @@ def run(settings: SweepRun, progress: Progress) -> dict[str, pd.DataFrame]:
         [status, pd.DataFrame([varied[cell] for cell in status["cell"]], index=status.index)], axis=1
     )
     whole = settings.whole()
-    gather = getattr(settings.own("run"), "tables", None)
-    if whole is not None and gather is not None:
-        found = tables_of(cells, folder, settings.own("run").GATHERED)
+    if whole is not None:
+        own = settings.own("run")
+        found = tables_of(cells, folder, own.GATHERED)
         shared = {name: _below(parts).drop(columns="cell") for name, parts in found.items()}
-        return {"cells": table, **gather(whole, shared)}
+        return {"cells": table, **own.tables(whole, shared)}
     found = tables_of(cells, folder)
     return {"cells": table, **{name: _with_settings(_below(parts), varied) for name, parts in found.items()}}
 

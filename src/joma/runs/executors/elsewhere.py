@@ -5,11 +5,10 @@ from __future__ import annotations
 import platform
 import threading
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
 
 from joma.errors import InputError
-from joma.version import __version__
+from joma.runs.description import environment
 
 T = TypeVar("T")
 
@@ -19,11 +18,8 @@ _ALONE = threading.Lock()
 
 def versions() -> dict[str, str]:
     """What must be the same everywhere for the same numbers: joma and torch."""
-    try:
-        torch = version("torch")
-    except PackageNotFoundError:
-        torch = "none"
-    return {"joma": __version__, "torch": torch}
+    known = environment()["versions"]
+    return {name: known[name] for name in ("joma", "torch")}
 
 
 def compute(call: Callable[[], T], asked_by: Mapping[str, str]) -> T:

@@ -14,10 +14,9 @@ from joma.files import storage_error
 from joma.progress import Lost, Progress
 from joma.runs.job import Job
 from joma.runs.sweep.cell import Failed, cell_tables, compute_cell
-from joma.runs.sweep.grid import key
+from joma.runs.sweep.grid import DONE, FAILED, key
 from joma.threads import usable_cores
 
-DONE, FAILED = "done", "failed"
 _NAME = re.compile("[0-9a-f]{16}")
 TRIES = 3
 """Of a cell whose worker dies, in one call."""
@@ -70,12 +69,18 @@ def compute_cells(cells: Sequence[Job], folder: Path, progress: Progress, label:
     )
 
 
+def at_once(cells: Sequence[Job]) -> int:
+    """How many cells this machine computes at once, each on the threads that it takes."""
+    threads = cells[0].threads or usable_cores()
+    return max(1, min(usable_cores() // threads, len(cells)))
+
+
 def _outcomes(
     cells: Sequence[Job], left: Sequence[int], folder: Path, progress: Progress, said: _Said
 ) -> Iterator[tuple[int, str | Failed | Lost]]:
     if not left:
         return
-    workers = max(1, min(usable_cores() // max(1, cells[left[0]].threads), len(left)))
+    workers = at_once([cells[number] for number in left])
     calls = [functools.partial(compute_cell, cells[number], folder) for number in left]
     computed = progress.executor(calls, workers)
     waiting = len(left)
@@ -109,7 +114,7 @@ def finished_cells(folder: Path) -> set[str]:
 
 
 def tables_of(cells: Sequence[Job], folder: Path, names: Sequence[str] = ()) -> dict[str, list[pd.DataFrame]]:
-    """Name -> the tables of all finished cells, in their order, each with its cell in ``attrs``.
+    """Name -> the tables of all finished cells, in their order, each with a column ``cell``.
 
     ``names``: the only ones that are read (none: all).
     """

@@ -14,6 +14,8 @@ from joma.runs.job import Job
 from joma.settings import Field, Value, as_text
 
 MOST_CELLS = 100_000
+DONE, FAILED = "done", "failed"
+"""What a table of cells says of each."""
 _RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})")
 Axes = Mapping[str, Sequence[Value]]
 
