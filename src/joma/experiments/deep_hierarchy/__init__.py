@@ -52,7 +52,7 @@ class DeepHierarchy(Experiment):
 
     title = "Siblings first, families a layer later? Trees of tokens in a stack of JoMA blocks"
     reproduces = "JoMA Fig. 5(c), Sec. 5"
-    cost = {"quick": "2 min", "decoder": "10 min", "paper": "10 h"}
+    cost = {"quick": "2 min", "decoder": "5 min", "paper": "3 h"}
     presets = {
         "quick": {},
         "decoder": {"decoder_steps": 4000},
