@@ -22,21 +22,9 @@ from joma.reporting.figures import style
 from joma.runs.executors.processes import local_processes
 from joma.theory.block_salience import entropy
 from joma.theory.salience import solve
+from small_decoders import SMALL_DECODERS
 
-SMALL = {
-    "corpus": "python-reference",
-    "vocabulary_size": 50,
-    "layers": (1, 2),
-    "seed": 0,
-    "seeds": 1,
-    "steps": 60,
-    "width": 8,
-    "hidden": 8,
-    "batch": 4,
-    "length": 12,
-    "measure_every": 5,
-    "windows": 4,
-}
+SMALL = {**SMALL_DECODERS, "seed": 0}
 
 
 @pytest.fixture(scope="module")

@@ -22,21 +22,9 @@ from joma.experiments.fig8.run import BOUNCES, COLLAPSES, FALLS, STAYS
 from joma.experiments.recorded import read_record
 from joma.progress import Progress
 from joma.runs.executors.processes import local_processes
+from small_decoders import SMALL_DECODERS
 
-SMALL = {
-    "corpus": "python-reference",
-    "vocabulary_size": 50,
-    "layers": (1, 2),
-    "learning_rate": (1e-3, 1e-2),
-    "seeds": 1,
-    "steps": 60,
-    "width": 8,
-    "hidden": 8,
-    "batch": 4,
-    "length": 12,
-    "measure_every": 5,
-    "windows": 4,
-}
+SMALL = {**SMALL_DECODERS, "learning_rate": (1e-3, 1e-2)}
 
 
 @pytest.fixture(scope="module")

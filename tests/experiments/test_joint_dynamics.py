@@ -11,16 +11,11 @@ from joma.experiments.joint_dynamics.tables import of_layers
 from joma.progress import Progress
 from joma.reporting.figures import style
 from joma.runs.executors.processes import local_processes
+from small_decoders import SMALL_DECODERS
 
 SMALL = {
-    "corpus": "python-reference",
-    "vocabulary_size": 50,
-    "layers": (1, 2),
-    "seeds": 1,
+    **SMALL_DECODERS,
     "steps": 20,
-    "width": 8,
-    "hidden": 8,
-    "batch": 4,
     "length": 24,
     "measure_every": 10,
     "windows": 8,
