@@ -13,6 +13,8 @@ from joma.sweeps.summary import curves_of, summary
 
 _MOST_PANELS = 12
 _MOST_LINES = 10
+_FEWEST = 3
+"""Runs of which an interval is drawn: that of two is some ten times as wide as they are apart."""
 
 
 def draw(settings: SweepRun, tables: Mapping[str, pd.DataFrame]) -> Figure:
@@ -49,11 +51,13 @@ def draw(settings: SweepRun, tables: Mapping[str, pd.DataFrame]) -> Figure:
                 for n, v in zip(varied, values, strict=True)
             )
             axis.plot(line["step"], line["mean"], color=colour, label=label)
-            axis.fill_between(line["step"], line["low"], line["high"], color=colour, alpha=0.2, lw=0)
+            if line["runs"].min() >= _FEWEST:
+                axis.fill_between(line["step"], line["low"], line["high"], color=colour, alpha=0.2, lw=0)
         axis.set_title(metric.replace("_", " "))
         axis.set_xlabel("step")
     if varied:
-        axes[0, 0].legend()
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 3))
     for place in range(len(metrics), rows * columns):
         axes[place // columns, place % columns].set_visible(False)
     return figure

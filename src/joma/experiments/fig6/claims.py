@@ -268,7 +268,7 @@ def answer(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     cells = len(entropy) if settings.recorded else len(settings.cells())
     return [
         f"Attention's entropy fell by {entropy['depth_of_dip'].min():.2f} nats or more and rose again by "
-        f"{entropy['rebound'].min():.2f} or more in {runs} on {where}; noise alone "
+        f"{entropy['rebound'].min():.3g} or more in {runs} on {where}; noise alone "
         f"would raise it by {entropy['rebound_null'].max():.2f} in 1 of 20 runs "
         f"(largest p {entropy['rebound_probability'].max():.2g}).{ranks}",
         answer_about(tables["curves"], cells, "layers 1, 2, 5, 10 on WikiText-2 and WikiText-103 at 1e-4"),

@@ -34,7 +34,8 @@ def draw(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> Figure:
                 colour = PALETTE[int(layer) % len(PALETTE)] if layer >= 0 else ink()
                 by_seed = of_layer.groupby(["step", "seed"])["value"].mean().unstack("seed")
                 axis.plot(by_seed.index, by_seed.to_numpy(), color=colour, lw=0.8, alpha=0.45)
-                axis.plot(by_seed.index, by_seed.mean(axis=1), color=colour, label=f"layer {layer:.0f}")
+                name = f"layer {layer:.0f}" if layer >= 0 else "as the paper trains"
+                axis.plot(by_seed.index, by_seed.mean(axis=1), color=colour, label=name)
             nulls = everything[
                 (everything["depth"] == depth)
                 & (everything["metric"] == metric)
@@ -54,8 +55,10 @@ def draw(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> Figure:
             axis.set_title(label + (f", {depth} layer{'s' if depth > 1 else ''}" if column == 0 else ""))
             if row == len(depths) - 1:
                 axis.set_xlabel("minibatch (square-root scale)")
-        if depth > 1 or len(everything) > len(curves):
+        if depth > 1:
             axes[row, 0].legend(ncols=2)
+        if len(everything) > len(curves):
+            axes[row, 2].legend()  # where there is room for the nulls' names
     mean = "thin: one seed, thick: their mean; triangles: dips whose rebound is not noise"
     source = "as recorded by the authors" if settings.recorded else Path(settings.corpus).name
     rate = curves["learning_rate"].iloc[0]
