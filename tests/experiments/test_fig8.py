@@ -190,7 +190,7 @@ def test_a_rate_that_one_depth_lacks_takes_no_part_in_the_correlation() -> None:
             "layers,lr,seed,minibatch,validation_loss,entropy_layer0\n1,0.1,1,0,x,2\n",
             "cannot be read as a table",
         ),
-        ("layers,lr,seed,minibatch,validation_loss,entropy_layer0\n", "hold none at the learning rate"),
+        ("layers,lr,seed,minibatch,validation_loss,entropy_layer0\n", "hold no row; give others"),
         (
             "layers,lr,seed,minibatch,validation_loss,entropy_layer0\n1,0.1,1,0,1,2\n1,0.1,1,0,1,2\n",
             "have a row twice",
@@ -206,6 +206,11 @@ def test_records_that_are_none(content: str, message: str, tmp_path: Path) -> No
         read_record(str(path))
     with pytest.raises(InputError, match="cannot be read"):
         read_record(str(tmp_path))
+    path.write_text(
+        "layers,lr,seed,minibatch,validation_loss,entropy_layer0\n1,0.1,1,0,1,2\n", encoding="utf-8"
+    )
+    with pytest.raises(InputError, match=r"hold no row at the learning rate 0\.5; give others"):
+        read_record(str(path), learning_rates=[0.5])
     (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"layers,lr\n" * 50)[:20])
     with pytest.raises(InputError, match="cannot be read"):
         read_record(str(tmp_path / "cut.csv.gz"))

@@ -38,7 +38,10 @@ def read_record(path: str, *, learning_rates: Iterable[float] = ()) -> pd.DataFr
         entropies = [name for name in wide.columns if name.startswith(_ENTROPY)]
         missing = sorted({*_KEYS, "validation_loss", f"{_ENTROPY}0"} - set(wide.columns))
         if missing:
-            raise InputError(f"recorded curves {path!r} have no column {missing[0]!r}; see the docs of fig8.")
+            raise InputError(
+                f"recorded curves {path!r} have no column {missing[0]!r}; give {', '.join(_KEYS)}, "
+                f"validation_loss, {_ENTROPY}0, {_ENTROPY}1, ..."
+            )
         wide = wide[[*_KEYS, "validation_loss", *entropies]].astype(float)
     except (OSError, ValueError, UnicodeDecodeError, EOFError) as error:
         if isinstance(error, InputError):
@@ -50,10 +53,8 @@ def read_record(path: str, *, learning_rates: Iterable[float] = ()) -> pd.DataFr
     if wanted:
         wide = wide[np.isclose(wide["lr"].to_numpy()[:, None], wanted, rtol=1e-6).any(axis=1)]
     if wide.empty:
-        raise InputError(
-            f"recorded curves {path!r} hold none at the learning rate "
-            f"{', '.join(f'{rate:g}' for rate in wanted)}."
-        )
+        rates = f" at the learning rate {', '.join(f'{rate:g}' for rate in wanted)}" if wanted else ""
+        raise InputError(f"recorded curves {path!r} hold no row{rates}; give others.")
     if wide[_KEYS].isna().any(axis=None) or wide.duplicated(_KEYS).any():
         raise InputError(f"recorded curves {path!r} have a row twice, or one without its run or minibatch.")
     long = wide.melt(_KEYS, var_name="name", value_name="value").dropna(subset="value")
