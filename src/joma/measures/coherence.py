@@ -74,13 +74,32 @@ class Coherence:
     """Between two sets, vectors of the same row; None within one set."""
 
 
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """Vectors made unit, once for all the pairs that they are in; every function here takes them as they are,
+    whatever it is told of ``centred``.
+    """
+
+    units: Tensor
+    """(N, width) float64, on the CPU."""
+
+    @classmethod
+    def of(cls, vectors: Numbers, *, centred: bool = False) -> Directions:
+        """Of vectors (N, width), about their mean where ``centred``.
+
+        Raises:
+            InputError: as :func:`embedding_coherence`.
+        """
+        return cls(_unit_rows(vectors, "Directions", "vectors", centred))
+
+
 def embedding_coherence(
-    vectors: Numbers, *, tokens: Numbers | None = None, centred: bool = False, block: int = 1024
+    vectors: Numbers | Directions, *, tokens: Numbers | None = None, centred: bool = False, block: int = 1024
 ) -> Coherence:
     """Cosines between all pairs of vectors of one set: an embedding table, or one layer's hidden states.
 
     Args:
-        vectors: (N, width), a tensor or array of real numbers; computed in float64.
+        vectors: (N, width), a tensor or array of real numbers, or their directions; computed in float64.
         tokens: (N,) integers: whose vector each is; all different if None.
         centred: subtract the mean vector first. Hidden states often share one large component, and are far
             from orthogonal for that reason alone; so little as N random vectors have mean cosine
@@ -108,8 +127,8 @@ def embedding_coherence(
 
 
 def cross_coherence(
-    first: Numbers,
-    second: Numbers,
+    first: Numbers | Directions,
+    second: Numbers | Directions,
     *,
     tokens: Numbers | None = None,
     centred: bool = False,
@@ -152,7 +171,7 @@ def cross_coherence(
 
 
 def aligned_coherence(
-    sets: Sequence[Numbers], *, tokens: Numbers | None = None, centred: bool = False
+    sets: Sequence[Numbers | Directions], *, tokens: Numbers | None = None, centred: bool = False
 ) -> dict[tuple[int, int], Cosines]:
     """Cosines between vectors of the same row alone, for all pairs (i, j), i < j, of several sets.
 
@@ -298,7 +317,9 @@ class _Tally:
         )
 
 
-def _unit_rows(vectors: Numbers, where: str, name: str, centred: bool) -> Tensor:
+def _unit_rows(vectors: Numbers | Directions, where: str, name: str, centred: bool) -> Tensor:
+    if isinstance(vectors, Directions):
+        return vectors.units
     try:
         matrix = torch.as_tensor(vectors).detach().double().cpu()
     except (TypeError, ValueError, RuntimeError) as error:

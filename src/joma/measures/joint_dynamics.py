@@ -112,13 +112,15 @@ def neuron_gram(
     for name, tensor in (("gain", gain), ("output_gain", output_gain)):
         if tensor is not None and tensor.shape != (width,):
             raise InputError(f"neuron_gram: {name} {tuple(tensor.shape)} must be ({width},).")
-    written = _through_norm(output.double(), output_gain, output_centres)
-    read = lower.double()
+    # As exact as the weights themselves; sums over the neurons are in float64.
+    kind = torch.promote_types(torch.promote_types(lower.dtype, output.dtype), torch.float32)
+    written = _through_norm(output.to(kind), output_gain, output_centres)
+    read = lower.to(kind)
     if gain is not None:
         read = read * gain.to(read)
     if centres:
         read = read - read.mean(1, keepdim=True)
-    by_head = torch.unflatten(read @ written, 1, (heads, -1)).movedim(1, 0)
+    by_head = torch.unflatten((read @ written).double(), 1, (heads, -1)).movedim(1, 0)
     gram: Tensor = by_head.mT @ by_head
     if not bool(gram.isfinite().all()):
         raise InputError("neuron_gram: a weight is not finite, or too large; give finite weights.")
@@ -236,6 +238,8 @@ def joint_dynamics_index(
     step = max(1, min(_LOGITS_AT_ONCE // (batch * heads * keys), max(_FEW, -(-rows // _BLOCKS))))
     latest = int(sink.max())
     blocks = []
+    ranks: list[tuple[Tensor, Tensor]] = []
+    waiting: list[Scores] = []
     for begin in range(0, rows, step):
         some = slice(begin, min(begin + step, rows))
         block = scores(some).up_to(latest + 1)
@@ -245,12 +249,16 @@ def joint_dynamics_index(
                 f"joint_dynamics_index: a score of queries {some.start} to {some.stop - 1} is NaN or "
                 "infinite."
             )
-        ranks = None
-        if rank_every and (every := slice(-begin % rank_every, None, rank_every)).start < some.stop - begin:
-            ranks = rank_correlations(Scores(*(part[:, :, every] for part in block)), sink, ranked)
+        if rank_every:
+            waiting.append(Scores(*(part[:, :, -begin % rank_every :: rank_every] for part in block)))
+            # The few rows of many blocks are ranked in one go.
+            held = sum(one.logits.shape[2] for one in waiting)
+            if some.stop == rows or held * batch * heads * keys >= _LOGITS_AT_ONCE:
+                ranks.append(rank_correlations(Scores.joined(waiting), sink, ranked))
+                waiting = []
         resolution = torch.finfo(largest.dtype).eps * largest.double()
-        blocks.append(_Block(row_moments(block, some, compared), resolution, ranks))
-    return dict(_correlations(blocks, minimum_keys, rank_every))
+        blocks.append(_Block(row_moments(block, some, compared), resolution))
+    return dict(_correlations(blocks, ranks, minimum_keys, rank_every))
 
 
 def _features(
@@ -286,11 +294,10 @@ def _features(
     raw["position"] = torch.arange(keys, dtype=torch.float64, device=device).expand(batch, 1, keys)
     features = {name: _standardised(values) for name, values in raw.items()}
     is_sink = torch.arange(keys, device=device) == first[:, None]
-    for draw, lots in enumerate(shuffles):
-        # The sink, where it is left out, stays itself.
-        for sink in ("out", "in"):
-            order = _shuffled(lots, is_sink if sink == "out" else torch.zeros_like(is_sink))
-            index = order[:, None].expand(-1, prediction.shape[1], -1)
+    # The sink, where it is left out, stays itself. Those of one kind stand side by side.
+    for sink, fixed in (("out", is_sink), ("in", torch.zeros_like(is_sink))):
+        for draw, lots in enumerate(shuffles):
+            index = _shuffled(lots, fixed)[:, None].expand(-1, prediction.shape[1], -1)
             for prefix in ("", "log_"):
                 features[f"{prefix}null_{sink}_{draw}"] = features[f"{prefix}prediction"].gather(-1, index)
     return features
@@ -322,15 +329,14 @@ def _standardised(values: Tensor) -> Tensor:
 
 
 class _Block(NamedTuple):
-    """Some rows: their moments, the resolution of their logits, and their rank correlations."""
+    """Some rows: their moments, and the resolution of their logits."""
 
     moments: RowMoments
     resolution: Tensor
-    ranks: tuple[Tensor, Tensor] | None
 
 
 def _correlations(
-    blocks: Sequence[_Block], minimum_keys: int, rank_every: int
+    blocks: Sequence[_Block], ranked: Sequence[tuple[Tensor, Tensor]], minimum_keys: int, rank_every: int
 ) -> Iterator[tuple[Variant, Tensor]]:
     without = joined([block.moments for block in blocks])
     resolution = torch.cat([block.resolution for block in blocks], -1)
@@ -340,7 +346,8 @@ def _correlations(
         # Logits that differ by no more than the rounding of their dtype do not vary.
         varies = moments.attention > moments.count * (8 * resolution).square()
         hopeless = ~(enough & varies)
-        plain = dict(zip(moments.names, moments.correlations().unbind(-1), strict=True))
+        other = f"null_{'in' if sink == 'out' else 'out'}_"
+        plain = moments.correlations([name for name in moments.names if other not in name])
         found = {
             given: moments.partial_correlations(("prediction", "log_prediction"), controls)
             for given, controls in CONTROLS.items()
@@ -359,7 +366,7 @@ def _correlations(
         }
         if rank_every:
             ranks = torch.full_like(resolution, torch.nan)
-            ranks[..., ::rank_every] = torch.cat([block.ranks[which] for block in blocks if block.ranks], -1)
+            ranks[..., ::rank_every] = torch.cat([both[which] for both in ranked], -1)
             values[Variant("index", "rank", "nothing", sink)] = ranks
         for variant, correlation in values.items():
             yield variant, correlation.masked_fill(hopeless, torch.nan)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, groupby
 from typing import NamedTuple
 
 import torch
@@ -78,10 +78,17 @@ class RowMoments:
         control, target = (one, other) if one in self.pairs else (other, one)
         return self.pairs[control][..., self.names.index(target)]
 
-    def correlations(self) -> Tensor:
-        """Of log-attention with every feature, (batch, heads, rows, features); NaN where one is constant."""
-        product = self.squares * self.attention[..., None]
-        return torch.where(product > 0, self.with_attention / product.sqrt(), math.nan).clamp(-1.0, 1.0)
+    def correlations(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """Of log-attention with some features, (batch, heads, rows) each; NaN where one is constant."""
+        found: dict[str, Tensor] = {}
+        for _, run in groupby(enumerate(names), lambda one: self.names.index(one[1]) - one[0]):
+            several = [name for _, name in run]
+            some = slice(first := self.names.index(several[0]), first + len(several))
+            product = self.squares[..., some] * self.attention[..., None]
+            size = torch.where(product > 0, product, math.nan).sqrt_()
+            ratio = (self.with_attention[..., some] / size).clamp_(-1.0, 1.0)
+            found |= zip(several, ratio.unbind(-1), strict=True)
+        return found
 
     def partial_correlations(self, targets: Sequence[str], given: Sequence[str]) -> dict[str, Tensor]:
         """Of log-attention with each target, what ``given`` explains of both taken out."""
@@ -184,6 +191,13 @@ class Scores(NamedTuple):
         seen = scores != -torch.inf
         return cls(scores.masked_fill(~seen, 0.0), seen if bool((seen != seen[:, :1]).any()) else seen[:, :1])
 
+    @classmethod
+    def joined(cls, parts: Sequence[Scores]) -> Scores:
+        """The rows of all, one after another."""
+        keys = max(part.logits.shape[-1] for part in parts)
+        logits, seen = zip(*(part.up_to(keys) for part in parts), strict=True)
+        return cls(torch.cat(logits, 2), _along(2, seen))
+
     def up_to(self, keys: int) -> Scores:
         """With at least so many keys."""
         further = (0, max(0, keys - self.logits.shape[-1]))
@@ -240,15 +254,11 @@ def joined(parts: Sequence[RowMoments]) -> RowMoments:
     if len(parts) == 1:
         return first
 
-    def along(dim: int, tensors: Sequence[Tensor]) -> Tensor:
-        batch, heads = (max(tensor.shape[at] for tensor in tensors) for at in (0, 1))
-        return torch.cat([tensor.expand(batch, heads, *tensor.shape[2:]) for tensor in tensors], dim)
-
     def rows(name: str) -> Tensor:
-        return along(-1, [getattr(part, name) for part in parts])
+        return _along(-1, [getattr(part, name) for part in parts])
 
     def features(name: str) -> Tensor:
-        return along(-2, [getattr(part, name) for part in parts])
+        return _along(-2, [getattr(part, name) for part in parts])
 
     return replace(
         first,
@@ -259,14 +269,20 @@ def joined(parts: Sequence[RowMoments]) -> RowMoments:
         squares=features("squares"),
         with_attention=features("with_attention"),
         with_distance=features("with_distance"),
-        pairs={name: along(-2, [part.pairs[name] for part in parts]) for name in first.pairs},
+        pairs={name: _along(-2, [part.pairs[name] for part in parts]) for name in first.pairs},
         _sink=(
-            along(-1, [part._sink[0] for part in parts]),
-            along(-1, [part._sink[1] for part in parts]),
-            along(-2, [part._sink[2] for part in parts]),
-            along(-1, [part._sink[3] for part in parts]),
+            _along(-1, [part._sink[0] for part in parts]),
+            _along(-1, [part._sink[1] for part in parts]),
+            _along(-2, [part._sink[2] for part in parts]),
+            _along(-1, [part._sink[3] for part in parts]),
         ),
     )
+
+
+def _along(dim: int, tensors: Sequence[Tensor]) -> Tensor:
+    """One after another; what is the same for all samples or heads may be there once."""
+    batch, heads = (max(tensor.shape[at] for tensor in tensors) for at in (0, 1))
+    return torch.cat([tensor.expand(batch, heads, *tensor.shape[2:]) for tensor in tensors], dim)
 
 
 def _sums(weight: Tensor, values: Tensor) -> Tensor:

@@ -20,8 +20,7 @@ def embedded(path: Path) -> str | None:
     """
     if path.is_symlink() or not path.is_file():
         return None
-    with Image.open(path) as opened:
-        picture = opened.convert("RGB")
+    picture = _opaque(path)
     for widest, quality in _WIDTHS_AND_QUALITIES:
         size = min(picture.width, widest), round(picture.height * min(1.0, widest / picture.width))
         buffer = io.BytesIO()
@@ -30,3 +29,9 @@ def embedded(path: Path) -> str | None:
         if len(text) <= LARGEST:
             break
     return f"data:image/webp;base64,{text}"
+
+
+def _opaque(path: Path) -> Image.Image:
+    """Without its transparency, and without what was read of it: each is tens of MB."""
+    with Image.open(path) as opened:
+        return opened.convert("RGB")

@@ -302,6 +302,7 @@ def _write_figures(job: Job, tables: Mapping[str, pd.DataFrame], directory: Path
             for name in names:
                 with whole_file(directory / name) as temporary:
                     figure.savefig(temporary)
-            # A figure of many panels is tens of MB, in circles that nobody would collect before the next.
+                # What drew it is tens of MB, in circles that nobody would collect before the next.
+                gc.collect()
             figure.clear()
             gc.collect()

@@ -16,6 +16,7 @@ from joma.errors import InputError
 from joma.measures.coherence import (
     BINS,
     Cosines,
+    Directions,
     aligned_coherence,
     cross_coherence,
     embedding_coherence,
@@ -118,7 +119,7 @@ class CoherenceSection(TokenSection):
     The table has one row per measurement: ``stack, layer, place, other_layer, other_place, pairs, centred,
     metric, value, unit, standard_error, error_bound, random, width, count``.
 
-    Memory: ``8 width tokens occurrences`` bytes per layer, and some 50 bytes for each pair of vectors.
+    Memory: ``16 width tokens occurrences`` bytes per layer, and some 50 bytes for each pair of vectors.
 
     Raises:
         InputError: see :func:`joma.probes.reading.lent.checked_batches` and
@@ -212,13 +213,22 @@ class CoherenceSection(TokenSection):
         """``coherence``: one row per measurement."""
         rows: list[_Row] = []
         if self.embeddings is not None:
-            rows += _within(_Layer("", None, "embedding"), self.embeddings, None)
+            for centred in (False, True):
+                units = Directions.of(self.embeddings, centred=centred)
+                rows += _within(_Layer("", None, "embedding"), units, centred, None)
         held = self.of_layers()
         for layer, vectors in held:
             _check_finite(vectors, layer)
-            rows += _within(layer, vectors, self.drawn.tokens)
-        for stack in dict.fromkeys(layer.stack for layer, _ in held):
-            rows += _between([(layer, v) for layer, v in held if layer.stack == stack], self.drawn.tokens)
+        within: dict[_Layer, list[_Row]] = {layer: [] for layer, _ in held}
+        between: dict[str, list[_Row]] = {layer.stack: [] for layer, _ in held}
+        for centred in (False, True):
+            made = [(layer, Directions.of(vectors, centred=centred)) for layer, vectors in held]
+            for layer, units in made:
+                within[layer] += _within(layer, units, centred, self.drawn.tokens)
+            for stack, found in between.items():
+                found += _between([one for one in made if one[0].stack == stack], centred, self.drawn.tokens)
+        for found in (*within.values(), *between.values()):
+            rows += found
         import pandas as pd
 
         return {"coherence": pd.DataFrame(rows).astype({"layer": "Int64", "other_layer": "Int64"})}
@@ -267,30 +277,26 @@ def _check_finite(vectors: Tensor, layer: _Layer) -> None:
         )
 
 
-def _within(layer: _Layer, vectors: Tensor, tokens: Tensor | None) -> list[_Row]:
+def _within(layer: _Layer, vectors: Directions, centred: bool, tokens: Tensor | None) -> list[_Row]:
     rows = []
-    for centred in (False, True):
-        found = embedding_coherence(vectors, tokens=tokens, centred=centred)
-        for kind in ("different", "same_token"):
-            rows += _rows(layer, layer, kind, centred, getattr(found, kind), found.width)
+    found = embedding_coherence(vectors, tokens=tokens)
+    for kind in ("different", "same_token"):
+        rows += _rows(layer, layer, kind, centred, getattr(found, kind), found.width)
     return rows
 
 
-def _between(held: list[tuple[_Layer, Tensor]], tokens: Tensor) -> list[_Row]:
+def _between(held: list[tuple[_Layer, Directions]], centred: bool, tokens: Tensor) -> list[_Row]:
     """The same occurrences in all pairs of a stack's layers; all pairs with the first and the one before."""
     if len(held) < 2:
         return []
     rows = []
-    for centred in (False, True):
-        for (a, b), cosines in aligned_coherence(
-            [v for _, v in held], tokens=tokens, centred=centred
-        ).items():
-            (other, earlier), (layer, vectors) = held[a], held[b]
-            rows += _rows(layer, other, "same_row", centred, cosines, vectors.shape[1])
-            if a in (0, b - 1):
-                found = cross_coherence(vectors, earlier, tokens=tokens, centred=centred)
-                for kind in ("different", "same_token"):
-                    rows += _rows(layer, other, kind, centred, getattr(found, kind), found.width)
+    for (a, b), cosines in aligned_coherence([made for _, made in held], tokens=tokens).items():
+        (other, earlier), (layer, vectors) = held[a], held[b]
+        rows += _rows(layer, other, "same_row", centred, cosines, vectors.units.shape[1])
+        if a in (0, b - 1):
+            found = cross_coherence(vectors, earlier, tokens=tokens)
+            for kind in ("different", "same_token"):
+                rows += _rows(layer, other, kind, centred, getattr(found, kind), found.width)
     return rows
 
 

@@ -41,6 +41,7 @@ def local_processes(
         _let_the_server_import({module for call in calls for module in _modules(call)})
     waiting = iter(enumerate(calls))
     running: dict[Connection, tuple[int, BaseProcess]] = {}
+    ending: list[BaseProcess] = []
     try:
         while True:
             for number, call in waiting:
@@ -59,6 +60,8 @@ def local_processes(
                 number, process = running[ready]
                 outcome = _received(ready, process)
                 del running[ready]
+                # Its work is done, and the next one's begins while the system takes it apart.
+                ending = [one for one in (*ending, process) if one.exitcode is None]
                 if isinstance(outcome, _Raised):
                     raise outcome.error
                 yield number, outcome
@@ -68,6 +71,8 @@ def local_processes(
             with contextlib.suppress(ValueError, AttributeError):  # interrupted before it had begun
                 process.kill()
                 process.join()
+        for process in ending:
+            process.join()
 
 
 _imported: set[str] = set()
@@ -109,8 +114,6 @@ def _received(connection: Connection, process: BaseProcess) -> Any:
         code = process.exitcode or 0
         outcome = Lost(f"signal {-code}" if code < 0 else f"exit status {code}")
     connection.close()
-    process.join()
-    process.close()
     return outcome
 
 
