@@ -322,6 +322,20 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield hub
 
 
+def test_a_damaged_header_on_the_hub_does_not_end_the_plan(
+    hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = hub.model("lab/tiny") / "step20" / "model.safetensors"
+    damaged.write_bytes(b"\xff" * 7 + damaged.read_bytes()[7:])
+    assert main(["track", "lab/tiny", "--dry-run", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert any("step20" in note and "damaged" in note for note in planned["notes"])
+    fetch = {row["checkpoint"]: row["fetch"] for row in planned["members"]}
+    assert fetch.pop("step20") == 0
+    assert all(fetch.values())
+    assert planned["bytes_to_fetch"] == sum(fetch.values())
+
+
 def test_a_series_on_the_hub_is_that_of_its_folders(hub: Hub, tmp_path: Path) -> None:
     shutil.copytree(hub.model("lab/tiny") / "step30", hub.model("lab/tiny") / "step40")
     hub.missing = {"step50"}

@@ -73,19 +73,26 @@ def plan(settings: TrackRun) -> Plan:
     for group in found.identical(chosen):
         same |= {name: kept.name for name, kept in kept_of(group, chosen).items() if kept.name != name}
     wanted = None if settings.reads_text else wanted_tensors(settings.layers)
+    notes = [note.text for note in found.notes]
+    fetch: dict[str, int] = {}
+    for one in chosen:
+        if one.name not in same:
+            try:
+                fetch[one.name] = found.to_fetch(one, wanted)
+            except JomaError as error:  # its header is damaged, say: it will be lost, and costs nothing
+                notes.append(str(error))
     rows = [
         {
             "checkpoint": one.name,
             "step": one.place.step,
             "bytes": one.size,
-            "fetch": 0 if one.name in same else found.to_fetch(one, wanted),
+            "fetch": fetch.get(one.name, 0),
             "same_as": same.get(one.name, ""),
         }
         for one in chosen
     ]
-    notes = [note.text for note in found.notes]
-    distinct = [one for one in chosen if one.name not in same]
-    for one in sorted(distinct, key=lambda one: found.to_fetch(one, wanted)):
+    distinct = [one for one in chosen if one.name in fetch]
+    for one in sorted(distinct, key=lambda one: fetch[one.name]):
         try:
             with tempfile.TemporaryDirectory() as folder:
                 path = found.bring(one, wanted, Path(folder))
