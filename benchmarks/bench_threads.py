@@ -2,8 +2,9 @@
 
 The ranks of 210 random matrices of SmolLM2's shapes (``joma.probe_weights(..., attention=True)``) with the
 default number of threads, alone and beside a program that multiplies 300 x 300 matrices on two threads; and
-short experiments with the one thread that a job takes, beside the same on all cores. About three minutes on
-two idle cores.
+short experiments with the one thread that a job takes, beside the same on all cores. All quick experiments
+are asked how many threads they take; one that took more would be timed against one thread. About three
+minutes on two idle cores.
 
     python benchmarks/bench_threads.py
 """
@@ -23,7 +24,7 @@ import torch
 from torch import nn
 
 import joma
-from joma.experiments.catalog import find
+from joma.experiments.catalog import find, names
 from joma.progress import Progress
 from joma.threads import limited, usable_cores
 
@@ -107,8 +108,22 @@ def main() -> None:
             return ranks()
 
     compare("210 matrices", ranks, on_one, "on one thread", target=TARGET)
+    jobs = {name: find(name).from_preset("quick") for name in names()}
+    more = [name for name, job in jobs.items() if job.threads != 1]
+    print(f"{len(jobs) - len(more)} of {len(jobs)} quick experiments take one thread, in a process per part")
+    for name in more:
+        settings = jobs[name]
+        on_one_thread = dataclasses.replace(settings)
+        object.__setattr__(on_one_thread, "threads", 1)
+        compare(
+            name,
+            lambda settings=settings: settings.run(Progress(quiet=True)),
+            lambda other=on_one_thread: other.run(Progress(quiet=True)),
+            "on one thread",
+            target=TARGET,
+        )
     for name in EXPERIMENTS:
-        settings = find(name).from_preset("quick")
+        settings = jobs[name]
         on_all = dataclasses.replace(settings)
         object.__setattr__(on_all, "threads", usable_cores())
         compare(
