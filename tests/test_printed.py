@@ -40,7 +40,7 @@ HUB_NAME = "HuggingFaceTB/SmolLM2-135M"
 ELSEWHERE = ("make", "pip", "git", "python", "mkdocs")
 """What installs or builds; the Makefile runs it."""
 LONG = re.compile(r"^joma (demo|check$|run|sweep|neurons|track (?!.*dry-run))|--text")
-HOURS = re.compile(r"--preset (paper|cell|reduced)|FOLDER_OF_WIKITEXT|EleutherAI|--follow")
+HOURS = re.compile(r"--preset (paper|hours|cell|reduced)|FOLDER_OF_WIKITEXT|EleutherAI|--follow")
 """A paper's scale or half an hour of it, data that is not here, what ends when the reader does: the words are
 read alone."""
 
