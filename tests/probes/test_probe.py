@@ -51,6 +51,9 @@ def test_every_section_is_measured_of_a_model_that_allows_all(folder: Path) -> N
     own = heads[(heads["layer"] == 1) & (heads["metric"] == "attention_entropy")]["value"]
     assert layers["entropy"][1] == pytest.approx(own.mean())
     assert layers["lowest"][1] == own.min()
+    index = found.tables["joint_dynamics"].query("metric == 'index' and scale == 'linear' and sink == 'out'")
+    index = index[(index["given"] == "nothing") & index["position"].isna() & index["head"].isna()]
+    assert layers["index"].tolist() == pytest.approx(index["value"].tolist())
     model = found.tables["model"].iloc[0]
     assert (model["tokens"], model["windows"], model["longest_window"]) == (120, 6, 20)
 

@@ -57,7 +57,7 @@ def layer_summary(tables: Mapping[str, pandas.DataFrame]) -> pandas.DataFrame:
         columns["cosine"] = rows.groupby("layer")["value"].mean()
     if "joint_dynamics" in tables:
         rows = tables["joint_dynamics"]
-        rows = rows[(rows["metric"] == "index") & (rows["scale"] == "log") & (rows["sink"] == "out")]
+        rows = rows[(rows["metric"] == "index") & (rows["scale"] == "linear") & (rows["sink"] == "out")]
         rows = rows[(rows["given"] == "nothing") & rows["position"].isna() & rows["head"].isna()]
         columns["index"] = rows.groupby("layer")["value"].mean()
     table = pandas.DataFrame({name: columns[name] for name in _ORDER if name in columns})

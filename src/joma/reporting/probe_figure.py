@@ -169,7 +169,7 @@ def _coherence_profile(axes: Axes, table: pd.DataFrame) -> None:
 
 def _joint_dynamics(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_title("joint-dynamics index (1: Theorem 1)")
-    chosen = (table["metric"] == "index") & (table["scale"] == "log") & (table["sink"] == "out")
+    chosen = (table["metric"] == "index") & (table["scale"] == "linear") & (table["sink"] == "out")
     rows = table[chosen & (table["given"] == "nothing") & table["position"].isna() & table["head"].notna()]
     if rows.empty:
         _nothing(axes, "no head has enough keys")
