@@ -24,6 +24,7 @@ import torch
 from torch import nn
 
 import joma
+from joma.experiments.base import Experiment
 from joma.experiments.catalog import find, names
 from joma.progress import Progress
 from joma.threads import limited, usable_cores
@@ -96,6 +97,14 @@ def compare(
         )
 
 
+def run_of(job: Experiment, threads: int | None = None) -> Callable[[], object]:
+    """A job's run on the threads that it takes, or on so many."""
+    other = dataclasses.replace(job)
+    if threads is not None:
+        object.__setattr__(other, "threads", threads)
+    return lambda: other.run(Progress(quiet=True))
+
+
 def main() -> None:
     torch.set_num_threads(usable_cores())
     model = Smol()
@@ -112,27 +121,10 @@ def main() -> None:
     more = [name for name, job in jobs.items() if job.threads != 1]
     print(f"{len(jobs) - len(more)} of {len(jobs)} quick experiments take one thread, in a process per part")
     for name in more:
-        settings = jobs[name]
-        on_one_thread = dataclasses.replace(settings)
-        object.__setattr__(on_one_thread, "threads", 1)
-        compare(
-            name,
-            lambda settings=settings: settings.run(Progress(quiet=True)),
-            lambda other=on_one_thread: other.run(Progress(quiet=True)),
-            "on one thread",
-            target=TARGET,
-        )
+        compare(name, run_of(jobs[name]), run_of(jobs[name], 1), "on one thread", target=TARGET)
     for name in EXPERIMENTS:
-        settings = jobs[name]
-        on_all = dataclasses.replace(settings)
-        object.__setattr__(on_all, "threads", usable_cores())
-        compare(
-            name,
-            lambda settings=settings: settings.run(Progress(quiet=True)),
-            lambda on_all=on_all: on_all.run(Progress(quiet=True)),
-            f"on {usable_cores()}",
-            target=TARGET,
-        )
+        cores = usable_cores()
+        compare(name, run_of(jobs[name]), run_of(jobs[name], cores), f"on {cores}", target=TARGET)
 
 
 if __name__ == "__main__":

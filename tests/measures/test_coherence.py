@@ -14,6 +14,7 @@ from joma.errors import InputError
 from joma.measures.coherence import (
     BINS,
     Cosines,
+    Directions,
     aligned_coherence,
     cross_coherence,
     embedding_coherence,
@@ -195,6 +196,7 @@ def test_bad_input() -> None:
         (lambda: embedding_coherence(good, block=0), "block = 0"),
         (lambda: cross_coherence(good, good[:3]), r"\(4, 4\) and \(3, 4\)"),
         (lambda: cross_coherence(good, broken), "second"),
+        (lambda: embedding_coherence(Directions.of(good), centred=True), "were not centred"),
         (lambda: aligned_coherence([good]), "two or more"),
         (lambda: aligned_coherence([good, good[:3]]), "of one shape"),
         (lambda: random_absolute_cosine(0), "width = 0"),

@@ -76,12 +76,11 @@ class Coherence:
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """Vectors made unit, once for all the pairs that they are in; every function here takes them as they are,
-    whatever it is told of ``centred``.
-    """
+    """Vectors made unit, once for all the pairs that they are in."""
 
     units: Tensor
     """(N, width) float64, on the CPU."""
+    centred: bool
 
     @classmethod
     def of(cls, vectors: Numbers, *, centred: bool = False) -> Directions:
@@ -90,7 +89,7 @@ class Directions:
         Raises:
             InputError: as :func:`embedding_coherence`.
         """
-        return cls(_unit_rows(vectors, "Directions", "vectors", centred))
+        return cls(_unit_rows(vectors, "Directions", "vectors", centred), centred)
 
 
 def embedding_coherence(
@@ -101,9 +100,9 @@ def embedding_coherence(
     Args:
         vectors: (N, width), a tensor or array of real numbers, or their directions; computed in float64.
         tokens: (N,) integers: whose vector each is; all different if None.
-        centred: subtract the mean vector first. Hidden states often share one large component, and are far
-            from orthogonal for that reason alone; so little as N random vectors have mean cosine
-            -1 / (N - 1) when centred.
+        centred: subtract the mean vector first (directions stay as they were made). Hidden states often
+            share one large component, and are far from orthogonal for that reason alone; so little as N
+            random vectors have mean cosine -1 / (N - 1) when centred.
         block: rows at a time; memory is about 30 * block * N bytes.
 
     Raises:
@@ -319,6 +318,10 @@ class _Tally:
 
 def _unit_rows(vectors: Numbers | Directions, where: str, name: str, centred: bool) -> Tensor:
     if isinstance(vectors, Directions):
+        if centred and not vectors.centred:
+            raise InputError(
+                f"{where}: the directions of {name} were not centred; make them with centred=True."
+            )
         return vectors.units
     try:
         matrix = torch.as_tensor(vectors).detach().double().cpu()

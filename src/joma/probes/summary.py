@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
+from joma.probes.sections.index_rows import index_rows
 
 if TYPE_CHECKING:
     import pandas
@@ -22,7 +23,7 @@ def layer_summary(tables: Mapping[str, pandas.DataFrame]) -> pandas.DataFrame:
     Columns, as far as they were measured: ``entropy`` (nats, mean over heads), ``lowest`` and ``highest``
     (of the heads' entropies), ``normalised``, ``first_key`` (mass), ``rank_lower``, ``rank_gate`` (stable),
     ``cosine`` (mean absolute, of distinct tokens at the layer's input), ``index`` (joint
-    dynamics, log against log, the sink left out, mean over heads).
+    dynamics, see :func:`joma.probes.sections.index_rows.index_rows`, mean over heads).
     """
     import pandas
 
@@ -56,9 +57,7 @@ def layer_summary(tables: Mapping[str, pandas.DataFrame]) -> pandas.DataFrame:
         rows = rows[(rows["place"] == "input") & (rows["other_layer"] == rows["layer"]) & ~rows["centred"]]
         columns["cosine"] = rows.groupby("layer")["value"].mean()
     if "joint_dynamics" in tables:
-        rows = tables["joint_dynamics"]
-        rows = rows[(rows["metric"] == "index") & (rows["scale"] == "linear") & (rows["sink"] == "out")]
-        rows = rows[(rows["given"] == "nothing") & rows["position"].isna() & rows["head"].isna()]
-        columns["index"] = rows.groupby("layer")["value"].mean()
+        rows = index_rows(tables["joint_dynamics"])
+        columns["index"] = rows[rows["head"].isna()].groupby("layer")["value"].mean()
     table = pandas.DataFrame({name: columns[name] for name in _ORDER if name in columns})
     return table.rename_axis("layer").reset_index()

@@ -12,6 +12,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarForm
 from numpy.typing import NDArray
 
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
+from joma.probes.sections.index_rows import index_rows
 from joma.reporting.figures import PALETTE, ink, panels, shade
 
 _LINES_SHOWN = 6
@@ -169,8 +170,7 @@ def _coherence_profile(axes: Axes, table: pd.DataFrame) -> None:
 
 def _joint_dynamics(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_title("joint-dynamics index (1: Theorem 1)")
-    chosen = (table["metric"] == "index") & (table["scale"] == "linear") & (table["sink"] == "out")
-    rows = table[chosen & (table["given"] == "nothing") & table["position"].isna() & table["head"].notna()]
+    rows = index_rows(table).dropna(subset="head")
     if rows.empty:
         _nothing(axes, "no head has enough keys")
         return

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
+from joma.probes.sections.index_rows import index_of_heads
 
 _STANDS_OUT = 4.0
 _PAIRS_SHOWN = 5
@@ -91,24 +92,17 @@ def _of_ranks(layers: pd.DataFrame) -> str:
 def _of_theorem_1(tables: Mapping[str, pd.DataFrame]) -> str:
     if "joint_dynamics" not in tables:
         return ""
-    index, null = (_of_heads(tables["joint_dynamics"], metric) for metric in ("index", "null"))
+    index, null = (index_of_heads(tables["joint_dynamics"], metric) for metric in ("index", "null"))
     if index.empty or null.empty:
         return ""
     beside = f"shuffled tokens: {null.abs().mean():.2f}"
     if "untrained_joint_dynamics" in tables:
-        untrained = _of_heads(tables["untrained_joint_dynamics"], "index")
+        untrained = index_of_heads(tables["untrained_joint_dynamics"], "index")
         beside += f", an untrained network: {untrained.abs().mean():.2f}"
     return (
         f"Log-attention correlates with Theorem 1's prediction by {index.mean():.2f} on average over "
         f"{len(index)} heads (sizes by chance: {beside}), positively in {(index > 0).mean():.0%} of them."
     )
-
-
-def _of_heads(rows: pd.DataFrame, metric: str) -> pd.Series:
-    """An index of each head, over all positions, first token left out, nothing held fixed."""
-    rows = rows[rows["position"].isna() & rows["head"].notna() & (rows["sink"] == "out")]
-    rows = rows[(rows["scale"] == "linear") & (rows["metric"] == metric)]
-    return (rows[rows["given"] == "nothing"] if metric == "index" else rows)["value"].dropna()
 
 
 def _of_cosines(layers: pd.DataFrame) -> str:

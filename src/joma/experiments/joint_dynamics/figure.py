@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from joma.experiments.joint_dynamics import JointDynamics
 from joma.experiments.joint_dynamics.tables import of_layers
+from joma.probes.sections.index_rows import index_rows
 from joma.reporting.figures import PALETTE, ink, panels, square_root_steps
 
 
@@ -81,9 +82,11 @@ def _layers(axis: Axes, part: pd.DataFrame, given: str) -> tuple[float, float]:
 def _heads(figure: Figure, axis: Axes, curves: pd.DataFrame) -> None:
     """Index at the end of training, layer by head, of the deepest decoders."""
     deepest = curves[(curves["depth"] == curves["depth"].max()) & (curves["step"] == curves["step"].max())]
-    chosen = (deepest["metric"] == "index") & (deepest["scale"] == "linear") & deepest["head"].notna()
-    chosen &= (deepest["given"] == "nothing") & (deepest["sink"] == "out")
-    heads = deepest[chosen].pivot_table(index="layer", columns="head", values="value", aggfunc="mean")
+    heads = (
+        index_rows(deepest)
+        .dropna(subset="head")
+        .pivot_table(index="layer", columns="head", values="value", aggfunc="mean")
+    )
     largest = max(0.1, float(heads.abs().to_numpy().max()))
     image = axis.imshow(heads.to_numpy(), cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto")
     for (row, column), value in np.ndenumerate(heads.to_numpy()):

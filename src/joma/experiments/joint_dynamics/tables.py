@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
+from joma.probes.sections.index_rows import index_rows
+
 
 def of_layers(curves: pd.DataFrame, metric: str = "index", given: str = "nothing") -> pd.DataFrame:
     """One variant of the curves: linear, without the first token, mean over heads."""
-    chosen = (curves["metric"] == metric) & (curves["given"] == given) & (curves["scale"] == "linear")
-    return curves[chosen & (curves["sink"] == "out") & curves["head"].isna()]
+    rows = index_rows(curves, metric, given=given)
+    return rows[rows["head"].isna()]

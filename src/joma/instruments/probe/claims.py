@@ -8,6 +8,7 @@ import pandas as pd
 
 from joma.claim import Claim, Facts, judge, not_tested
 from joma.instruments.probe import ProbeRun
+from joma.probes.sections.index_rows import index_of_heads
 from joma.reporting.probe_text import probe_sentences
 
 _NEARLY = 2.0
@@ -33,9 +34,8 @@ def _joint_dynamics_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:
     }
     if "joint_dynamics" not in tables:
         return not_tested(**identity, reason=_why_missing(tables, "joint_dynamics"))
-    rows = _of_heads(tables["joint_dynamics"])
-    linear = _indices(rows, "linear")
-    shuffled = rows[(rows["metric"] == "null") & (rows["scale"] == "linear")]["value"].dropna()
+    rows = tables["joint_dynamics"]
+    linear, shuffled = index_of_heads(rows), index_of_heads(rows, "null")
     if linear.empty or shuffled.empty:
         return not_tested(**identity, reason="no query sees enough keys for a correlation")
     if "untrained_joint_dynamics" not in tables:
@@ -44,8 +44,9 @@ def _joint_dynamics_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:
             reason="it speaks of learning, and no untrained network stands beside ("
             f"{_why_missing(tables, 'untrained')})",
         )
-    untrained = _indices(_of_heads(tables["untrained_joint_dynamics"]), "linear").abs()
-    partial = rows[(rows["given"] == "position and value_norm") & (rows["scale"] == "linear")]
+    untrained = index_of_heads(tables["untrained_joint_dynamics"]).abs()
+    partial = index_of_heads(rows, given="position and value_norm")
+    logs = index_of_heads(rows, scale="log")
     positive, measured = float((linear > 0).mean()), float(linear.mean())
     null = max(float(shuffled.abs().mean()), float(untrained.mean()))
     return judge(
@@ -59,21 +60,10 @@ def _joint_dynamics_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:
         f"({untrained.mean():.3f}), or with the prediction shuffled over the tokens "
         f"({shuffled.abs().mean():.3f}); the larger",
         evidence=f"log-attention against the prediction, query by query, first key left out; positive in "
-        f"{positive:.0%} of {len(linear)} heads; log against log {_indices(rows, 'log').mean():.3f}; with "
-        "position and the value's norm held fixed "
-        f"{partial[partial['metric'] == 'index']['value'].mean():.3f}. The theorem is for exp attention and "
-        "equal rates",
+        f"{positive:.0%} of {len(linear)} heads; log against log {logs.mean():.3f}; with "
+        f"position and the value's norm held fixed {partial.mean():.3f}. The theorem is for exp attention "
+        "and equal rates",
     )
-
-
-def _of_heads(table: pd.DataFrame) -> pd.DataFrame:
-    return table[table["position"].isna() & table["head"].notna() & (table["sink"] == "out")]
-
-
-def _indices(rows: pd.DataFrame, scale: str) -> pd.Series[float]:
-    """The index of each head that has one, with nothing held fixed."""
-    chosen = (rows["metric"] == "index") & (rows["given"] == "nothing") & (rows["scale"] == scale)
-    return rows[chosen]["value"].dropna()
 
 
 def _orthogonality_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:

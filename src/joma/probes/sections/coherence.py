@@ -215,7 +215,7 @@ class CoherenceSection(TokenSection):
         if self.embeddings is not None:
             for centred in (False, True):
                 units = Directions.of(self.embeddings, centred=centred)
-                rows += _within(_Layer("", None, "embedding"), units, centred, None)
+                rows += _within(_Layer("", None, "embedding"), units, None)
         held = self.of_layers()
         for layer, vectors in held:
             _check_finite(vectors, layer)
@@ -224,9 +224,9 @@ class CoherenceSection(TokenSection):
         for centred in (False, True):
             made = [(layer, Directions.of(vectors, centred=centred)) for layer, vectors in held]
             for layer, units in made:
-                within[layer] += _within(layer, units, centred, self.drawn.tokens)
+                within[layer] += _within(layer, units, self.drawn.tokens)
             for stack, found in between.items():
-                found += _between([one for one in made if one[0].stack == stack], centred, self.drawn.tokens)
+                found += _between([one for one in made if one[0].stack == stack], self.drawn.tokens)
         for found in (*within.values(), *between.values()):
             rows += found
         import pandas as pd
@@ -277,26 +277,26 @@ def _check_finite(vectors: Tensor, layer: _Layer) -> None:
         )
 
 
-def _within(layer: _Layer, vectors: Directions, centred: bool, tokens: Tensor | None) -> list[_Row]:
+def _within(layer: _Layer, vectors: Directions, tokens: Tensor | None) -> list[_Row]:
     rows = []
     found = embedding_coherence(vectors, tokens=tokens)
     for kind in ("different", "same_token"):
-        rows += _rows(layer, layer, kind, centred, getattr(found, kind), found.width)
+        rows += _rows(layer, layer, kind, vectors.centred, getattr(found, kind), found.width)
     return rows
 
 
-def _between(held: list[tuple[_Layer, Directions]], centred: bool, tokens: Tensor) -> list[_Row]:
+def _between(held: list[tuple[_Layer, Directions]], tokens: Tensor) -> list[_Row]:
     """The same occurrences in all pairs of a stack's layers; all pairs with the first and the one before."""
     if len(held) < 2:
         return []
     rows = []
     for (a, b), cosines in aligned_coherence([made for _, made in held], tokens=tokens).items():
         (other, earlier), (layer, vectors) = held[a], held[b]
-        rows += _rows(layer, other, "same_row", centred, cosines, vectors.units.shape[1])
+        rows += _rows(layer, other, "same_row", vectors.centred, cosines, vectors.units.shape[1])
         if a in (0, b - 1):
             found = cross_coherence(vectors, earlier, tokens=tokens)
             for kind in ("different", "same_token"):
-                rows += _rows(layer, other, kind, centred, getattr(found, kind), found.width)
+                rows += _rows(layer, other, kind, vectors.centred, getattr(found, kind), found.width)
     return rows
 
 
