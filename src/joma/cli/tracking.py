@@ -7,8 +7,8 @@ import json
 from joma.cli import jobs
 from joma.cli.options import JobCall, TrackOptions
 from joma.instruments.track import TrackRun
-from joma.instruments.track.memory import keep_large_apart
 from joma.instruments.track.plan import plan
+from joma.memory import keep_large_apart
 
 
 def do(call: JobCall) -> int:

@@ -35,6 +35,7 @@ from joma.files import (
     whole_file,
     write_text,
 )
+from joma.memory import hand_back
 from joma.progress import Executor
 from joma.runs.description import (
     SETTINGS,
@@ -196,6 +197,7 @@ def _finish(job: Job, directory: Path, description: Description, tables: Mapping
         write_table(directory / f"{name}.parquet", table)
     # Tables read back are what the figure and the claims are made of, now and later.
     tables = {name: read_table(directory / f"{name}.parquet") for name in tables}
+    hand_back()  # what the measuring has left
     _write_figures(job, tables, directory)
     claims = job.claims(tables)
     said = {"answer": job.answer(tables), "figure": job.caption(), **computed_with(directory, tables)}
@@ -304,5 +306,7 @@ def _write_figures(job: Job, tables: Mapping[str, pd.DataFrame], directory: Path
                     figure.savefig(temporary)
                 # What drew it is tens of MB, in circles that nobody would collect before the next.
                 gc.collect()
+                hand_back()
             figure.clear()
             gc.collect()
+            hand_back()

@@ -22,9 +22,9 @@ from joma.files import is_there, user_path
 from joma.instruments.track import TrackRun
 from joma.instruments.track.elsewhere import compute, on_text, parts_of
 from joma.instruments.track.fetching import Fetched
-from joma.instruments.track.memory import hand_back
 from joma.instruments.track.parts import Kept, Parts
 from joma.instruments.track.placing import Piece, notes_of_omissions, placed
+from joma.memory import hand_back
 from joma.probes.series.find import find_series
 from joma.probes.series.measuring import changes_table, wanted_tensors, weights_table
 from joma.probes.series.members import Member, Note, lines, notes_on, select

@@ -9,7 +9,6 @@ import pandas as pd
 from joma.errors import UnfinishedError
 from joma.instruments.track import TrackRun
 from joma.instruments.track.measured import Measured, checked
-from joma.instruments.track.memory import hand_back
 from joma.instruments.track.orders import dates, layer_curves, orders
 from joma.instruments.track.parts import Parts
 from joma.instruments.track.summary import layer_summary
@@ -73,5 +72,4 @@ def _all_tables(settings: TrackRun, parts: Parts) -> dict[str, pd.DataFrame]:
     tables["layers"] = layer_summary(tables)
     if settings.against:
         tables["beside"] = side_by_side(values, settings.align)
-    hand_back()  # what comes next draws
     return tables

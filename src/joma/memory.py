@@ -1,4 +1,4 @@
-"""Memory of a long run."""
+"""Memory of a long run, given back and kept apart."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ def hand_back() -> None:
     glibc keeps it in pieces between small things that live on, into which the next large tensors do not fit:
     the process would grow with every checkpoint.
     """
+    if arrow := sys.modules.get("pyarrow"):  # not imported for this
+        arrow.default_memory_pool().release_unused()
     _glibc("malloc_trim", 0)
 
 
