@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
+from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -123,10 +124,12 @@ def positive(where: str, name: str, value: ArrayLike, *, zero: bool = False) -> 
     return given
 
 
-def whole(where: str, name: str, value: object, least: int = 1, most: int | None = _LARGEST_WHOLE) -> int:
+def whole(
+    where: str, name: str, value: SupportsIndex, least: int = 1, most: int | None = _LARGEST_WHOLE
+) -> int:
     """One whole number from ``least`` to ``most``; 2.0 and True are none."""
     try:
-        given = operator.index(value)  # type: ignore[arg-type]
+        given = operator.index(value)
     except TypeError:
         given = least - 1
     if given < least or isinstance(value, bool) or (most is not None and given > most):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from joma.errors import InputError
+from joma.files import Json
 
 Verdict = Literal["holds", "corrected", "fails", "not tested"]
 VERDICTS: tuple[Verdict, ...] = ("holds", "corrected", "fails", "not tested")
@@ -63,7 +64,7 @@ class Claim:
             if not isinstance(value, int | float | None if field.name in numbers else str):
                 raise InputError(f"claim {self.id}: {field.name} = {value!r} has the wrong type.")
 
-    def as_dict(self) -> dict[str, object]:
+    def as_dict(self) -> dict[str, Json]:
         """The fields, ready for JSON (which knows no NaN or infinity: they become None)."""
         return {
             key: None if isinstance(value, float) and not math.isfinite(value) else value

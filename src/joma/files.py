@@ -13,9 +13,12 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 from joma.errors import DiskFullError, InputError, RunDirectoryError, UnfinishedError, shown
 
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | None"
+"""What JSON says, and plain YAML."""
 GIVEN = "given-"
 """How the name of a file begins that a user gave for a run, and that is kept in its directory."""
 _HEAD = 2_000
@@ -156,7 +159,7 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
         raise InputError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def parse_json(content: bytes | str, finite: bool = True) -> object:
+def parse_json(content: bytes | str, finite: bool = True) -> Json:
     """What JSON says; an endless nesting, or a number that is not finite where that is asked for, is none.
 
     Raises:
@@ -170,7 +173,7 @@ def parse_json(content: bytes | str, finite: bool = True) -> object:
         return value
 
     try:
-        found: object = json.loads(content, parse_float=number, parse_constant=number)
+        found: Json = json.loads(content, parse_float=number, parse_constant=number)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
     return found

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from joma.errors import InputError
-from joma.files import read_bytes
+from joma.files import Json, read_bytes
 
 _LARGEST = 1_000_000
 """Bytes; joma's own settings take a few thousand."""
@@ -22,7 +22,7 @@ class _PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def read_yaml(path: Path) -> object:
+def read_yaml(path: Path) -> Json:
     """What a YAML file of at most a megabyte holds.
 
     Raises:
@@ -30,7 +30,7 @@ def read_yaml(path: Path) -> object:
     """
     content = read_bytes(path, _LARGEST)
     try:
-        found: object = yaml.load(content.decode("utf-8-sig"), _PlainLoader)
+        found: Json = yaml.load(content.decode("utf-8-sig"), _PlainLoader)
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 (byte {error.start}).") from error
     # Dates that are none, integers of thousands of digits: ValueError. Lists as keys: TypeError.

@@ -13,7 +13,7 @@ import pandas
 from joma.claim import Claim
 from joma.errors import InputError
 from joma.experiments import catalog
-from joma.files import regular, user_path
+from joma.files import Json, regular, user_path
 from joma.instruments.catalog import INSTRUMENTS
 from joma.reporting.answer import answer_of, subject_of, verdict_words
 from joma.runs.directory import Run, read_run
@@ -32,7 +32,7 @@ class Result(Tables):
     def __init__(self, run: Run) -> None:
         self.directory: Path = run.directory
         """Where it lies."""
-        self.settings: Mapping[str, object] = run.settings["settings"]
+        self.settings: Mapping[str, Json] = run.settings["settings"]
         """The settings by name, as ``settings.yaml`` has them."""
         self.claims: list[Claim] = run.claims
         """What the paper states, judged."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from joma.errors import InputError, nearest, shown
+from joma.files import Json
 
 Scalar = int | float | str | bool | None
 Value = Scalar | tuple[Scalar, ...]
@@ -124,7 +125,7 @@ class Field:
                 return kind(word)
         return word
 
-    def from_file(self, value: object) -> Value:
+    def from_file(self, value: Json) -> Value:
         """The value that a YAML file holds: lists become tuples, text of another type is read.
 
         Raises:
@@ -132,8 +133,10 @@ class Field:
         """
         if isinstance(value, str) and str not in self.kinds:
             return self.from_text(value)
-        if isinstance(value, list | tuple) and all(isinstance(one, Scalar) for one in value):
-            return tuple(value)
+        if isinstance(value, list | tuple):
+            given = tuple(one for one in value if isinstance(one, Scalar))
+            if len(given) == len(value):
+                return given
         if value is not None and not isinstance(value, int | float | str):
             raise ValueError(value)
         return value
@@ -224,7 +227,7 @@ class Settings:
             InputError: an unknown name, or a value that makes no sense.
         """
         fields = cls.fields()
-        own: dict[str, object] = {}
+        own: dict[str, Value | Settings] = {}
         nested: dict[str, dict[str, Value]] = {}
         for name, value in values.items():
             if name not in fields:
@@ -272,7 +275,7 @@ def as_text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _kinds(hint: object) -> tuple[tuple[type, ...], bool]:
+def _kinds(hint: type | types.UnionType) -> tuple[tuple[type, ...], bool]:
     """``tuple[int, ...] | None`` -> (int, NoneType), and whether a tuple; Literal -> its members' types."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):

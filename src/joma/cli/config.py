@@ -7,6 +7,7 @@ from pathlib import Path
 
 from joma.cli.options import JobOptions
 from joma.errors import InputError, nearest, shown
+from joma.files import Json
 from joma.plain_yaml import read_yaml
 from joma.runs.job import Job
 from joma.settings import Field, Value
@@ -35,7 +36,7 @@ def configured(given: Mapping[str, Value], job: type[Job], *options: Field) -> d
     return found
 
 
-def _content(path: str, job: type[Job], fields: Mapping[str, Field]) -> dict[object, object]:
+def _content(path: str, job: type[Job], fields: Mapping[str, Field]) -> dict[str, Json]:
     content = read_yaml(Path(path))
     if content is None:
         raise InputError(f"{path} is empty; write lines of the form 'steps: 1000'.")

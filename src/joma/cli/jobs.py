@@ -6,7 +6,7 @@ import json
 import sys
 
 from joma.cli.options import InstrumentOptions, JobCall
-from joma.files import user_path
+from joma.files import Json, user_path
 from joma.instruments.base import Instrument
 from joma.instruments.probe import ProbeRun
 from joma.probes.weights.omissions import is_whole, left_out
@@ -54,12 +54,12 @@ def _remarks(job: Job, run: Run) -> int:
     return 0 if is_whole(ranks) else 1
 
 
-def _as_json(job: Job, run: Run) -> object:
+def _as_json(job: Job, run: Run) -> Json:
     """Directory and claims; of a model's measurements the tables too; of weights alone the rows."""
-    claims = [claim.as_dict() for claim in run.claims]
+    claims: list[Json] = [claim.as_dict() for claim in run.claims]
     if not isinstance(job, Instrument):
         return {"directory": str(run.directory), "claims": claims}
-    tables = {
+    tables: dict[str, Json] = {
         name: json.loads(table.to_json(orient="records", double_precision=15))
         for name, table in run.tables.items()
     }

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from joma.errors import InputError
 
 Array = NDArray[np.float64]
 
 
-def as_frequencies(frequencies: object, *, normalise: bool = False) -> Array:
+def as_frequencies(frequencies: ArrayLike, *, normalise: bool = False) -> Array:
     """Frequencies given by the user (..., classes, tokens), checked: not negative, each class sums to 1.
 
     Args:

@@ -140,7 +140,7 @@ def train(
         gradient,
         weights,
         logits,
-        distribution(0) if distribution else sample_weights,  # type: ignore[arg-type]  # not callable here
+        sample_weights(0) if callable(sample_weights) else sample_weights,
         {"weight_rate": weight_rate, "attention_rate": attention_rate},
         0.0,
     )

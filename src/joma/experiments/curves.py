@@ -35,7 +35,7 @@ def train_curves(
     name: str,
     variant: str = REAL,
     also: Callable[[Decoder, int], Rows] | None = None,
-    prepare: Callable[[Decoder], object] | None = None,
+    prepare: Callable[[Decoder], None] | None = None,
     shuffled: bool = False,
 ) -> pd.DataFrame:
     """One cell's decoder, measured along its training.
@@ -70,7 +70,7 @@ def train_curves(
     return rows.assign(learning_rate=settings.rate, variant=variant, dtype=settings.precision)[COLUMNS]
 
 
-def cost_of(settings: CurveSettings, also: Callable[[Decoder, int], object] | None = None) -> float:
+def cost_of(settings: CurveSettings, also: Callable[[Decoder, int], Rows] | None = None) -> float:
     """Seconds that a cell takes, by a few steps and measurements of it."""
     begun: list[float] = []
     ended: list[float] = []

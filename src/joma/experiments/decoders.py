@@ -49,7 +49,7 @@ def train_decoder(
     *,
     text: TokenText,
     measure: Callable[[Decoder, int], Rows],
-    prepare: Callable[[Decoder], object] | None = None,
+    prepare: Callable[[Decoder], None] | None = None,
     variant: str = "",
     resumable: bool = True,
 ) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from joma.claim import Claim
+from joma.files import Json
 from joma.runs.directory import Run
 
 _KEYS = ("line", "layer")
@@ -20,7 +21,7 @@ class Pair:
 
     names: tuple[str, str]
     """The shortest ends of their directories that tell them apart."""
-    settings: list[tuple[str, object, object]]
+    settings: list[tuple[str, Json, Json]]
     """Name and both values of every setting that differs."""
     claims: list[tuple[Claim, Claim]]
     """The claims that both have judged."""

@@ -75,7 +75,7 @@ def computed_with(directory: Path, tables: Mapping[str, pd.DataFrame]) -> Descri
     return {"device": ", ".join(sorted(set(devices))), "dtype": ", ".join(sorted(set(dtypes)))}
 
 
-def write_description(directory: Path, content: Mapping[str, object]) -> None:
+def write_description(directory: Path, content: Description) -> None:
     """Write ``settings.yaml``."""
     write_text(directory / SETTINGS, yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True))
 
@@ -90,7 +90,7 @@ def read_description(directory: Path) -> Description | None:
     if not path.exists():
         return None
     try:
-        content = read_yaml(path)
+        content: Any = read_yaml(path)
     except InputError as error:
         raise RunDirectoryError(f"the run in {directory} cannot be read: {error}") from error
     if (

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from filelock import FileLock, Timeout
@@ -220,7 +221,7 @@ def _conclude(
 def _read_claims(path: Path, checksum: str | None) -> list[Claim]:
     check_file(path, checksum)
     try:
-        content = parse_json(read_bytes(path, _LARGEST_CLAIMS), finite=False)
+        content: Any = parse_json(read_bytes(path, _LARGEST_CLAIMS), finite=False)
         if not isinstance(content, list):
             raise ValueError("it holds no list")
         return [Claim(**fields) for fields in content]

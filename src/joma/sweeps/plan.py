@@ -11,13 +11,14 @@ import pandas as pd
 
 from joma.costs import in_words
 from joma.errors import JomaError, UnfinishedError
+from joma.files import Json
 from joma.progress import Lost
 from joma.runs.executors.processes import local_processes
 from joma.runs.job import Job
 from joma.runs.parts import CELLS
 from joma.runs.sweep.cells import at_once, finished_cells
 from joma.runs.sweep.grid import key
-from joma.settings import as_text
+from joma.settings import Value, as_text
 from joma.sweeps import SweepRun
 from joma.threads import limited, usable_cores
 
@@ -45,7 +46,7 @@ class SweepPlan:
         """Of all that compute at once; not a number where the system does not say."""
         return float(self.kinds["megabytes"].max()) * self.workers
 
-    def as_json(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, Json]:
         """For machines."""
         known = self.seconds == self.seconds
         return {
@@ -74,7 +75,7 @@ def plan(settings: SweepRun, directory: Path) -> SweepPlan:
     """Count the cells, and measure a few steps of one of each kind, in a process of its own."""
     cells = settings.grid_cells()
     there = finished_cells(directory / CELLS)
-    kinds: dict[tuple[object, ...], list[Job]] = {}
+    kinds: dict[tuple[Value, ...], list[Job]] = {}
     for cell in cells:
         values = tuple(value for name, value in cell.flat().items() if name not in cell.costless)
         kinds.setdefault(values, []).append(cell)

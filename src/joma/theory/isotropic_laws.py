@@ -372,7 +372,7 @@ class RadialLaw(IsotropicLaw):
         return np.asarray(np.vectorize(one, otypes=[float])(x))
 
 
-def require_law(where: str, law: object) -> None:
+def require_law(where: str, law: IsotropicLaw) -> None:
     """Refuse what is no :class:`IsotropicLaw`."""
     if not isinstance(law, IsotropicLaw):
         raise InputError(f"{where}: law = {law!r} is no IsotropicLaw; give one, such as Gaussian().")

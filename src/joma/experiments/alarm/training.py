@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim.optimizer import StateDict
 
 from joma.data.corpora import load_corpus
 from joma.data.text import Batches, TokenText, encoded
@@ -98,11 +99,11 @@ class _Runner:
             [{"params": weights} for weights in groups.values()], lr=self._rate, fused=True
         )
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, object], Tensor]:
+    def state(self) -> tuple[dict[str, Tensor], StateDict, Tensor]:
         weights = {name: weight.detach().clone() for name, weight in self._model.weights.items()}
         return weights, copy.deepcopy(self._optimizer.state_dict()), torch.get_rng_state()
 
-    def restore(self, kept: tuple[dict[str, Tensor], dict[str, object], Tensor], *, restart: bool) -> None:
+    def restore(self, kept: tuple[dict[str, Tensor], StateDict, Tensor], *, restart: bool) -> None:
         weights, optimizer, random = kept
         with torch.no_grad():
             for name, weight in weights.items():

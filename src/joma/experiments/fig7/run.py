@@ -14,6 +14,7 @@ from joma.data.text import tokenize
 from joma.errors import JomaError, UnfinishedError
 from joma.experiments.fig7 import Fig7
 from joma.experiments.fig7.training import train
+from joma.files import Json
 from joma.instruments.track import TrackRun
 from joma.instruments.track.orders import dates, layer_curves
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
@@ -77,7 +78,7 @@ def _of_layers(job: TrackRun, *, whole: bool) -> pd.DataFrame:
     return curves[followed & (curves["line"] == curves["line"].iloc[0])]
 
 
-def _download(settings: Fig7, model: str) -> dict[str, object]:
+def _download(settings: Fig7, model: str) -> dict[str, Json]:
     """What a model takes, from the hub's own listing."""
     try:
         series = find_series([model], settings.revisions)

@@ -66,7 +66,7 @@ def _train(settings: Fig7, seed: int, tokens: NDArray[np.int64], vocabulary: int
             args: transformers.TrainingArguments,
             state: transformers.TrainerState,
             control: transformers.TrainerControl,
-            **_: object,
+            **_: torch.Tensor,
         ) -> None:
             control.should_save = state.global_step in saved
 

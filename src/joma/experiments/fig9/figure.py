@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -53,6 +53,6 @@ def draw(settings: Fig9, tables: Mapping[str, pd.DataFrame]) -> Figure:
     return figure
 
 
-def _symbols(name: object) -> str:
+def _symbols(name: Hashable) -> str:
     """A law's name with the Greek letter that the axes have too."""
     return str(name).replace("nu =", "ν =")

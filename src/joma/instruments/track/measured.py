@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from joma.errors import InputError, JomaError
-from joma.files import is_there, user_path
+from joma.files import Json, is_there, user_path
 from joma.instruments.track import TrackRun
 from joma.instruments.track.elsewhere import compute, on_text, parts_of
 from joma.instruments.track.fetching import Fetched
@@ -282,7 +282,7 @@ class Measured:
                     read = True
         return f"-{digest.hexdigest()[:8]}" if read else ""
 
-    def _row(self, member: Member) -> dict[str, object]:
+    def _row(self, member: Member) -> dict[str, Json]:
         measured = {one.name for one, *_ in self.values}
         dated = datetime.fromtimestamp(member.date, UTC).isoformat() if np.isfinite(member.date) else ""
         return {

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from joma.errors import JomaError, UnfinishedError
+from joma.files import Json
 from joma.instruments.track import TrackRun
 from joma.instruments.track.measured import checked, measure_one
 from joma.probes.series.find import find_series
@@ -42,7 +43,7 @@ class Plan:
         """Bytes on the disk at once, where fetched checkpoints are removed after use."""
         return int(self.members["fetch"].nlargest(_HELD).sum())
 
-    def as_json(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, Json]:
         """For machines."""
         return {
             "members": json.loads(self.members.to_json(orient="records")),

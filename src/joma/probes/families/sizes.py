@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from joma.files import Json
 from joma.probes.families.records import Family, family_of
 
-Config = Mapping[str, object]
+Config = Mapping[str, Json]
 
 _HIDDEN = ("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "model_dim", "hidden_dim", "width")
 _HEADS = (
@@ -143,7 +144,7 @@ def config_of(model: nn.Module) -> Config:
     as_dict = getattr(config, "to_dict", None)
     if not callable(as_dict):
         return {}
-    settings: dict[str, object] = dict(as_dict())
+    settings: dict[str, Json] = dict(as_dict())
     # Attribute names that stand for others (GPT-2's n_head) are not in the dictionary.
     for name in ("num_attention_heads", "num_key_value_heads", "hidden_size"):
         if name not in settings and isinstance(getattr(config, name, None), int):

@@ -160,7 +160,7 @@ def read_messages(path: Path) -> list[Message]:
     if not file.exists():
         return []
     try:
-        content = parse_json(read_bytes(file), finite=False)
+        content: Any = parse_json(read_bytes(file), finite=False)
         if not isinstance(content, list):
             raise ValueError("it holds no list")
         return [Message(**fields) for fields in content]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from joma.errors import InputError
 from joma.probes.reading.passes import unwrapped
+from joma.probes.watching.lineage import Argument
 from joma.probes.watching.owners import LOOKS_LIKE_ATTENTION, parameters_of
 from joma.probes.watching.watch import Watch
 
@@ -63,7 +64,7 @@ class _TrainingWatch(Watch):
     def _active(self) -> bool:
         return self.learns and super()._active()
 
-    def told(self, module: nn.Module, inputs: tuple[object, ...], named: Mapping[str, object]) -> None:
+    def told(self, module: nn.Module, inputs: tuple[Argument, ...], named: Mapping[str, Argument]) -> None:
         """Keep the padding that a module is told; those further in are told the same in other forms."""
         given = {**dict(zip(parameters_of(type(module)), inputs, strict=False)), **named}
         found = {name: mask for name in _MASKS if _is_mask(mask := given.get(name))}
@@ -114,7 +115,7 @@ class Look:
         self._stack.close()
 
     def _block_ran(
-        self, key: tuple[int, str], inputs: tuple[object, ...], output: Tensor | tuple[Tensor, ...]
+        self, key: tuple[int, str], inputs: tuple[Argument, ...], output: Tensor | tuple[Tensor, ...]
     ) -> None:
         hidden = output[0] if isinstance(output, tuple) else output
         if not (self._watch.learns and isinstance(hidden, Tensor) and hidden.is_floating_point()):
@@ -195,7 +196,7 @@ def _joined(passes: list[Seen]) -> Seen:
     )
 
 
-def _is_mask(given: object) -> TypeGuard[Tensor]:
+def _is_mask(given: Argument) -> TypeGuard[Tensor]:
     """One number a token, not 0 where it counts; masks that are added to scores are no such."""
     return isinstance(given, Tensor) and given.ndim == 2 and not given.is_floating_point()
 

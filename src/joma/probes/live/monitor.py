@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Literal, Self, TypedDict
 
 import pandas as pd
@@ -160,7 +161,7 @@ class Monitor:
         self._shut()
         self._open(step)
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *exception: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
 
     def step(
@@ -379,7 +380,7 @@ class Monitor:
             self._try("the folder", lambda: folder.tell(self.messages))
         self._try("the alarm's past", lambda: self._judge.again(_before(step, self.table())))
 
-    def _try(self, what: str, act: Callable[[], object]) -> bool:
+    def _try(self, what: str, act: Callable[[], None]) -> bool:
         """Whether it went well; otherwise one line, once for each reason."""
         try:
             act()

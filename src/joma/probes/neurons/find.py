@@ -8,7 +8,7 @@ the block before where attention and MLP stand side by side (GPT-J, Phi, most of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -174,7 +174,7 @@ def _hooked(model: nn.Module, readers: list[_Reader], state: _State) -> Iterator
 
 def _length(batches: Iterable[tuple[Tensor, Tensor]]) -> int | None:
     try:
-        return len(batches)  # type: ignore[arg-type]
+        return len(batches) if isinstance(batches, Sized) else None
     except TypeError:
         return None
 

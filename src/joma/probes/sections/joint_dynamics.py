@@ -261,7 +261,7 @@ class _IndexWatch(Watch):
                 assert layer.reader is not None
                 layer.problem = f"{layer.reader.lower} does not read what {layer.reader.mlp_norm} gives"
 
-    def after(self, module: nn.Module, args: object, output: Output) -> None:
+    def after(self, module: nn.Module, args: tuple[Tensor, ...], output: Output) -> None:
         """Keep what a norm gave, in the first pass."""
         if self.passes == 1 and isinstance(output, Tensor):
             for layer in self.norms.get(id(module), []):

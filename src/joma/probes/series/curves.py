@@ -21,7 +21,7 @@ _LEVEL = 0.05
 class Curve:
     """One statistic along one line of a series."""
 
-    key: dict[str, object]
+    key: dict[str, str | float]
     """Its values of :data:`CURVE`."""
     steps: Array
     values: Array
@@ -51,7 +51,7 @@ def bounces(values: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     """
     rows = []
     for curve in curves_of(values):
-        row = {**curve.key, "points": len(curve.steps)}
+        row: dict[str, str | float] = {**curve.key, "points": len(curve.steps)}
         if len(curve.steps) < _LEAST_POINTS or np.ptp(curve.values) == 0.0:
             short = len(curve.steps) < _LEAST_POINTS
             rows.append({**row, "verdict": "cannot tell" if short else "no dip"})

@@ -20,7 +20,7 @@ from huggingface_hub import HfApi, errors
 from huggingface_hub.hf_api import RepoFile
 
 from joma.errors import InputError, JomaError, UnfinishedError
-from joma.files import parse_json, storage_error, whole_file, write_text
+from joma.files import Json, parse_json, storage_error, whole_file, write_text
 from joma.probes.reading.hub_words import in_words
 from joma.probes.series.files import is_plain_path, weight_files, why_none
 from joma.probes.series.local import LocalSeries
@@ -204,7 +204,7 @@ class HubSeries(Series):
             entries |= self._header(member, file).entries(Path(file))
         return entries
 
-    def _config(self, member: Member) -> dict[str, object]:
+    def _config(self, member: Member) -> dict[str, Json]:
         files = self._remote[member.name].files
         if "config.json" not in files:
             return {}

@@ -8,6 +8,7 @@ import pandas as pd
 
 from joma.probes.families.matrices import find_matrices
 from joma.probes.families.roles import MLP_ROLES
+from joma.probes.families.sizes import Config
 from joma.probes.series.changes import changes
 from joma.probes.series.rows import Row, table_of
 from joma.probes.series.source import Wanted
@@ -25,7 +26,7 @@ ROLES = (*MLP_ROLES, *ALL_ATTENTION)
 def wanted_tensors(layers: Sequence[int] | None) -> Wanted:
     """Which tensors the weights alone need, with the scales, masks and factors that they are made of."""
 
-    def wanted(entries: Mapping[str, TensorEntry], config: Mapping[str, object]) -> set[str]:
+    def wanted(entries: Mapping[str, TensorEntry], config: Config) -> set[str]:
         weights = weights_in(entries, config)
         shapes = {name: weight.shape for name, weight in weights.items() if not weight.problem}
         return {

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from joma.errors import InputError
-from joma.files import parse_json, whole_file
+from joma.files import Json, parse_json, whole_file
 from joma.probes.weights.shard import ABSENT, TensorEntry
 
 Read = Callable[[int, int], Iterator[bytes]]
@@ -53,7 +54,7 @@ def read_header(read: Read, size: int, where: str) -> Header:
     if 8 + length > len(first):
         first += b"".join(read(len(first), 8 + length))
     try:
-        records = parse_json(first[8 : 8 + length])
+        records: Any = parse_json(first[8 : 8 + length])
         if not isinstance(records, dict):
             raise ValueError("it is no table of tensors")
         tensors = {}
@@ -86,11 +87,15 @@ def write_wanted(read: Read, header: Header, names: Iterable[str], path: Path) -
     """A safetensors file of these tensors alone, whole or not at all; of the others, names and shapes."""
     ordered = sorted(names, key=lambda name: header.tensors[name][2])
     absent = {name: record[:2] for name, record in header.tensors.items() if name not in ordered}
-    records: dict[str, dict[str, object]] = {"__metadata__": {"format": "pt", ABSENT: json.dumps(absent)}}
+    records: dict[str, dict[str, Json]] = {"__metadata__": {"format": "pt", ABSENT: json.dumps(absent)}}
     position = 0
     for name in ordered:
         dtype, shape, begin, end = header.tensors[name]
-        records[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, position + end - begin]}
+        records[name] = {
+            "dtype": dtype,
+            "shape": list(shape),
+            "data_offsets": [position, position + end - begin],
+        }
         position += end - begin
     text = json.dumps(records).encode()
     text += b" " * (-len(text) % 8)

@@ -7,10 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from joma.probes.families.sizes import Config
 from joma.probes.series.members import Member, Note, lines
 from joma.probes.weights.shard import TensorEntry
 
-Wanted = Callable[[Mapping[str, TensorEntry], Mapping[str, object]], set[str]]
+Wanted = Callable[[Mapping[str, TensorEntry], Config], set[str]]
 """What is stored, by name, and the model's settings -> the names of the tensors that will be read."""
 
 

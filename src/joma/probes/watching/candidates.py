@@ -20,6 +20,7 @@ from joma.errors import InputError
 from joma.measures.attention.visible_keys import hidden_scores
 from joma.probes.watching.call import AttentionCall
 from joma.probes.watching.lineage import (
+    Argument,
     Lineage,
     Memory,
     Origin,
@@ -115,7 +116,7 @@ class Candidates:
             if not candidate.own and same_storage(candidate.scores, written):
                 candidate.scores, candidate.own = candidate.scores.clone(), True
 
-    def follow(self, name: str, args: Sequence[object], result: object, product: Product | None) -> None:
+    def follow(self, name: str, args: Sequence[Argument], result: Argument, product: Product | None) -> None:
         """An operation has run: probabilities may have been carried on, or have entered a product."""
         if product is not None:
             made = next(tensors((result,)), None)
@@ -138,7 +139,7 @@ class Candidates:
                         if strides is not None or made.numel() == operand.numel() or "pad" in name:
                             self._carry(candidate, made, strides, made.storage_offset())
 
-    def _joined(self, name: str, operands: list[Tensor], dim: object, result: object) -> None:
+    def _joined(self, name: str, operands: list[Tensor], dim: Argument, result: Argument) -> None:
         made = next(tensors((result,)), None)
         if made is None or not isinstance(dim, int):
             return

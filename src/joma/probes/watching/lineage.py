@@ -9,8 +9,9 @@ slots, codes) is no attention.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -34,11 +35,15 @@ class Origin:
     weights: bool = False
     """Whether parameters and constants alone made it."""
     channels: Ranges = ()
-    mixed: object = None
+    mixed: Hashable = None
     """The softmax whose probabilities were the first factor of the last product."""
 
 
 PARAMETERS = Origin(weights=True)
+Argument: TypeAlias = (
+    "Tensor | Sequence[Argument] | str | int | float | torch.dtype | torch.device | torch.layout | None"
+)
+"""What PyTorch's operations take and give."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class Lineage:
         origin = self.of(tensor)
         self._keep(tensor, replace(origin, channels=(*origin.channels, *_channel(tensor, dim))))
 
-    def mix(self, tensor: Tensor, softmax: object) -> None:
+    def mix(self, tensor: Tensor, softmax: Hashable) -> None:
         """Say whose probabilities weighed the rows of a tensor."""
         self._keep(tensor, replace(self.of(tensor), mixed=softmax))
 
@@ -92,7 +97,7 @@ class Lineage:
         """A call that knows the inputs of its queries and keys."""
         return replace(call, asking=self.of(query).sources, answering=self.of(key).sources)
 
-    def follow(self, name: str, args: Sequence[object], result: object) -> Product | None:
+    def follow(self, name: str, args: Sequence[Argument], result: Argument) -> Product | None:
         """Take note of what an operation of this name made; says which product it was, if it was one."""
         if not self.inside:
             return None
@@ -186,7 +191,7 @@ def _carried(made: Tensor, operands: list[Tensor], origins: list[Origin]) -> Ran
     return tuple(found)
 
 
-def product_of(name: str, args: Sequence[object]) -> Product | None:
+def product_of(name: str, args: Sequence[Argument]) -> Product | None:
     """The product that an operation of this name is, or None."""
     form = _PRODUCTS.get(name)
     if form is None:
@@ -199,7 +204,10 @@ def product_of(name: str, args: Sequence[object]) -> Product | None:
         left, _, right = given.partition(",")
         if "." in equation or not out:
             return None
-        return Product((operands[0], operands[1]), (left, right), out)
+        one, other = operands
+        if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+            return None
+        return Product((one, other), (left, right), out)
     at, letters, out = form
     one, other = args[at], args[at + 1]
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
@@ -258,7 +266,7 @@ _CHANNEL_OF = {
 }
 
 
-def tensors(values: Iterable[object]) -> Iterator[Tensor]:
+def tensors(values: Iterable[Argument]) -> Iterator[Tensor]:
     """The strided tensors among arguments or results, lists of them included."""
     for value in values:
         if isinstance(value, Tensor):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Modes(threading.local):
@@ -17,11 +18,11 @@ class Modes(threading.local):
     """
 
     def __init__(self) -> None:
-        self._open: list[AbstractContextManager[object]] = []
+        self._open: list[AbstractContextManager[TorchDispatchMode]] = []
         self._eager = ExitStack()
 
     @contextmanager
-    def entered(self, mode: AbstractContextManager[object]) -> Iterator[None]:
+    def entered(self, mode: AbstractContextManager[TorchDispatchMode]) -> Iterator[None]:
         """Within the block this mode lies on the stack; what is compiled runs uncompiled."""
         # Importing dynamo takes a second: where nobody has, nothing is compiled either.
         if not self._open and "torch._dynamo" in sys.modules:

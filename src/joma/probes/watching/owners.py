@@ -269,11 +269,11 @@ def in_backward() -> bool:
 _signatures: dict[type, tuple[str, ...]] = {}
 
 
-def parameters_of(kind: type) -> tuple[str, ...]:
+def parameters_of(kind: type[nn.Module]) -> tuple[str, ...]:
     """The names of a kind of module's inputs, in their order."""
     if kind not in _signatures:
         try:
-            _signatures[kind] = tuple(inspect.signature(kind.forward).parameters)[1:]  # type: ignore[attr-defined]
+            _signatures[kind] = tuple(inspect.signature(kind.forward).parameters)[1:]
         except (TypeError, ValueError, AttributeError):
             _signatures[kind] = ()
     return _signatures[kind]
@@ -308,7 +308,7 @@ class _PaddingHook:
                 sources = owners.lineage.of(tokens).sources
                 running.paddings.append(_Padding(rows, sources, _length(tokens, rows)))
 
-    def __reduce__(self) -> tuple[Callable[..., None], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[nullcontext[None], str]]:
         # A model that is copied or pickled while it is watched takes this along, which does nothing at all
         # and is found wherever Python is.
         return getattr, (nullcontext(), "__exit__")

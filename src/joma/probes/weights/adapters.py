@@ -14,7 +14,7 @@ from typing import Literal
 from torch import Tensor
 
 from joma.errors import InputError
-from joma.files import parse_json, read_bytes
+from joma.files import Json, parse_json, read_bytes
 from joma.probes.families.names import canonical
 from joma.probes.weights.checkpoints import Checkpoint, open_checkpoint, open_shard
 from joma.probes.weights.effective import Weight
@@ -151,7 +151,7 @@ def _cached(name: str) -> Path | None:
         return None
 
 
-def _settings(folder: Path) -> dict[str, object]:
+def _settings(folder: Path) -> dict[str, Json]:
     try:
         settings = parse_json(read_bytes(folder / SETTINGS))
     except ValueError as error:
@@ -177,11 +177,11 @@ def _shards(checkpoint: Checkpoint) -> list[Shard]:
     return list({id(shard): shard for shard in checkpoint.shards.values()}.values())
 
 
-def _by_pattern(patterns: object, stem: str, default: object) -> object:
+def _by_pattern(patterns: Json, stem: str, default: Json) -> Json:
     """PEFT's exceptions by module: a pattern stands for the end of a name."""
     if isinstance(patterns, Mapping):
         for pattern, value in patterns.items():
             if re.fullmatch(rf"(.*\.)?({pattern})", stem):
-                found: object = value
+                found: Json = value
                 return found
     return default

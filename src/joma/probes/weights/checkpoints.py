@@ -7,14 +7,14 @@ when it is asked for and nothing else is kept, so that memory is bounded by the 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
 from torch import Tensor
 
 from joma.errors import InputError, nearest
-from joma.files import parse_json, read_bytes, regular
+from joma.files import Json, parse_json, read_bytes, regular
+from joma.probes.families.sizes import Config
 from joma.probes.weights.effective import Weight, weights_in
 from joma.probes.weights.formats import GgufShard, PickledShard, SafetensorsShard
 from joma.probes.weights.shard import Room, Shard, TensorEntry
@@ -36,7 +36,7 @@ class Checkpoint:
         config: the model's ``config.json``, where there is one.
     """
 
-    def __init__(self, path: Path, shards: list[Shard], config: Mapping[str, object] | None) -> None:
+    def __init__(self, path: Path, shards: list[Shard], config: Config | None) -> None:
         self.path = path
         self.config = config if config is not None else next((s.config for s in shards if s.config), None)
         self.shards: dict[str, Shard] = {}
@@ -187,7 +187,7 @@ def _sharded(index: Path) -> list[Shard]:
     return shards
 
 
-def _config(folder: Path) -> dict[str, object] | None:
+def _config(folder: Path) -> dict[str, Json] | None:
     file = folder / "config.json"
     if not file.is_file():
         return None

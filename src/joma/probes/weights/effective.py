@@ -16,6 +16,7 @@ from torch import Tensor
 
 from joma.errors import InputError
 from joma.probes.families.names import canonical
+from joma.probes.families.sizes import Config
 from joma.probes.weights.scales import block_sizes, companion, is_quantised, microscaled, scaled, spread
 from joma.probes.weights.shard import TensorEntry
 
@@ -48,7 +49,7 @@ class Weight:
     """Why it has no numbers here: half a sentence."""
 
 
-def weights_in(entries: Mapping[str, TensorEntry], config: Mapping[str, object] | None) -> dict[str, Weight]:
+def weights_in(entries: Mapping[str, TensorEntry], config: Config | None) -> dict[str, Weight]:
     """Every weight of a checkpoint by its name, and beside them whatever tensor belongs to none.
 
     Args:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from joma.errors import InputError
-from joma.files import parse_json
+from joma.files import Json, parse_json
 from joma.probes.weights.shard import ABSENT, Room, Shard, TensorEntry
 
 _LONGEST_HEADER = 100_000_000  # as the format's own reader
@@ -95,7 +95,9 @@ class SafetensorsShard(Shard):
         """What was not fetched with the others; its names and shapes are known all the same."""
         metadata = header.get("__metadata__")
         try:
-            told = parse_json(metadata[ABSENT]) if isinstance(metadata, dict) and ABSENT in metadata else {}
+            told: Any = (
+                parse_json(metadata[ABSENT]) if isinstance(metadata, dict) and ABSENT in metadata else {}
+            )
             if not isinstance(told, dict):
                 raise TypeError("no table")
             return {
@@ -209,7 +211,7 @@ def _tensors_of(content: Any) -> dict[str, Tensor]:
 
 
 class _Field(Protocol):
-    def contents(self) -> object: ...
+    def contents(self) -> Json: ...
 
 
 class _Reader(Protocol):
@@ -282,10 +284,10 @@ _GGUF_SIZES = {
 }
 
 
-def _gguf_sizes(reader: _Reader) -> dict[str, object]:
+def _gguf_sizes(reader: _Reader) -> dict[str, Json]:
     """The sizes that a GGUF file states, under the names of a config.json. What differs between layers is
     left out."""
-    sizes: dict[str, object] = {}
+    sizes: dict[str, Json] = {}
     for key, field in reader.fields.items():
         name = _GGUF_SIZES.get(key.partition(".")[2])
         value = field.contents() if name is not None else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeGuard
@@ -136,11 +136,11 @@ class _Additive(Protocol):
     def get_delta_weight(self, adapter: str) -> Tensor: ...
 
 
-def _is_tuner(module: object) -> TypeGuard[_Tuner]:
+def _is_tuner(module: nn.Module) -> TypeGuard[_Tuner]:
     return hasattr(module, "base_layer") and hasattr(module, "adapter_layer_names")
 
 
-def _is_additive(module: object, adapters: Sequence[str]) -> TypeGuard[_Additive]:
+def _is_additive(module: _Tuner, adapters: Sequence[str]) -> TypeGuard[_Additive]:
     """Whether adapters add to the weight, and that is all they do (DoRA also changes its size)."""
     dora = getattr(module, "use_dora", {})
     return hasattr(module, "get_delta_weight") and not any(dora.get(adapter) for adapter in adapters)
@@ -172,7 +172,7 @@ def _with_adapters(read: Callable[[], Tensor], module: _Additive, adapters: Sequ
     return weight
 
 
-def _keys(container: object) -> list[str]:
+def _keys(container: Mapping[str, nn.Module] | nn.Module | None) -> list[str]:
     keys = getattr(container, "keys", None)
     return list(keys()) if callable(keys) else []
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from joma.errors import InputError
+from joma.files import Json
+from joma.probes.families.sizes import Config
 
 Shape = tuple[int, ...]
 
@@ -48,7 +50,7 @@ def companion(rest: str) -> str:
     return "strange" if _SUSPICIOUS.search(rest) else ""
 
 
-def block_sizes(config: Mapping[str, object] | None) -> tuple[int, ...] | None:
+def block_sizes(config: Config | None) -> tuple[int, ...] | None:
     """(rows, columns) of the blocks that share a scale, as a quantised model's configuration states them."""
     found = (config or {}).get("quantization_config")
     if not isinstance(found, Mapping):
@@ -65,7 +67,7 @@ def block_sizes(config: Mapping[str, object] | None) -> tuple[int, ...] | None:
     return None
 
 
-def _pair(value: object) -> tuple[int, ...] | None:
+def _pair(value: Json) -> tuple[int, ...] | None:
     if isinstance(value, str):
         value = [int(part) if part.isdigit() else 0 for part in value.split("x")]
     if isinstance(value, list | tuple) and len(value) == 2:

@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from joma.files import Json
+
 ABSENT = "joma.absent"
 """Key of a safetensors file's metadata: name -> [type, shape] of tensors that stood beside those it holds.
 
@@ -70,7 +72,7 @@ class Shard(ABC):
 
     path: Path
     entries: Mapping[str, TensorEntry]
-    config: dict[str, object] | None = None
+    config: dict[str, Json] | None = None
     """What the file itself says of the model's sizes."""
 
     @abstractmethod

@@ -117,11 +117,11 @@ def _received(connection: Connection, process: BaseProcess) -> Any:
     return outcome
 
 
-def _work(connection: Connection, call: Callable[[], object]) -> None:
+def _work(connection: Connection, call: Callable[[], T]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asked ends this one
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        outcome = call()
+        outcome: T | _Raised = call()
     except BaseException as error:
         error.add_note(f"(in the process of a part: {type(error).__name__})")
         outcome = _Raised(error)
@@ -154,7 +154,7 @@ def _no_main_module() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _modules(call: object) -> set[str]:
+def _modules(call: Callable[..., T]) -> set[str]:
     """The modules that a call's functions come from, for the server to import."""
     if not isinstance(call, functools.partial):
         module = getattr(call, "__module__", None) if callable(call) else None
