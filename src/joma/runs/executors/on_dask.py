@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import pickle
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
@@ -51,8 +52,18 @@ def _on_dask(
                 f"worker tcp://{place} --nthreads 1'."
             ) from None
         asked_by = versions()
+
+        def unpacked(work: bytes) -> T:
+            """Sent as it stands here: a worker that lacks joma says so, where it would lose its scheduler
+            over a name that it cannot read."""
+            outcome: T = pickle.loads(work)()
+            return outcome
+
         # Not pure: the same call computed again is meant to be computed again.
-        futures = [client.submit(compute, call, asked_by, pure=False) for call in calls]
+        futures = [
+            client.submit(unpacked, pickle.dumps(functools.partial(compute, call, asked_by)), pure=False)
+            for call in calls
+        ]
         numbers = {future.key: number for number, future in enumerate(futures)}
         try:
             for future in as_completed(futures, loop=client.loop):
