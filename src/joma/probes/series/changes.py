@@ -16,6 +16,7 @@ from joma.probes.series.rows import Row
 from joma.probes.weights.checkpoints import Checkpoint
 from joma.probes.weights.omissions import OMITTED
 from joma.probes.weights.shard import Rooms
+from joma.threads import by_work
 
 _BLOCK_ENTRIES = 2**20
 _RANK_TOLERANCE = 1e-14
@@ -56,10 +57,11 @@ def matrix_spectrum(matrix: Tensor) -> Spectrum:
     columns = tall.shape[1]
     gram = torch.zeros(columns, columns, dtype=torch.float64)
     rows = max(1, _BLOCK_ENTRIES // columns)
-    for first in range(0, tall.shape[0], rows):
-        block = tall[first : first + rows].double()
-        gram.addmm_(block.T, block)
-    return spectrum_of(torch.linalg.eigvalsh(gram))
+    with by_work(matrix.numel()):
+        for first in range(0, tall.shape[0], rows):
+            block = tall[first : first + rows].double()
+            gram.addmm_(block.T, block)
+        return spectrum_of(torch.linalg.eigvalsh(gram))
 
 
 def product_spectrum(left: Tensor, right: Tensor) -> Spectrum:
@@ -67,13 +69,14 @@ def product_spectrum(left: Tensor, right: Tensor) -> Spectrum:
 
     With left^T = U R and right^T = V S, the singular values are those of R S^T (r x r).
     """
-    r = torch.linalg.qr(left.double().T, mode="r").R
-    s = torch.linalg.qr(right.double().T, mode="r").R
-    values = torch.linalg.svdvals(r @ s.T)
-    # Where two products are the same, what is left of their difference is rounding.
-    rounding = _ROUNDING * torch.linalg.matrix_norm(r) * torch.linalg.matrix_norm(s)
-    least = torch.maximum(_RANK_TOLERANCE * values.max(), rounding)
-    return spectrum_of(torch.where(values > least, values.square(), 0.0))
+    with by_work(left.numel()):
+        r = torch.linalg.qr(left.double().T, mode="r").R
+        s = torch.linalg.qr(right.double().T, mode="r").R
+        values = torch.linalg.svdvals(r @ s.T)
+        # Where two products are the same, what is left of their difference is rounding.
+        rounding = _ROUNDING * torch.linalg.matrix_norm(r) * torch.linalg.matrix_norm(s)
+        least = torch.maximum(_RANK_TOLERANCE * values.max(), rounding)
+        return spectrum_of(torch.where(values > least, values.square(), 0.0))
 
 
 def changes(
