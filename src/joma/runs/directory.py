@@ -9,7 +9,6 @@ the others (:mod:`joma.runs.parts`). Its settings bind a directory once there is
 from __future__ import annotations
 
 import contextlib
-import gc
 import hashlib
 import json
 import logging
@@ -36,7 +35,7 @@ from joma.files import (
     whole_file,
     write_text,
 )
-from joma.memory import hand_back
+from joma.memory import collecting
 from joma.progress import Executor
 from joma.runs.description import (
     SETTINGS,
@@ -198,7 +197,6 @@ def _finish(job: Job, directory: Path, description: Description, tables: Mapping
         write_table(directory / f"{name}.parquet", table)
     # Tables read back are what the figure and the claims are made of, now and later.
     tables = {name: read_table(directory / f"{name}.parquet") for name in tables}
-    hand_back()  # what the measuring has left
     _write_figures(job, tables, directory)
     claims = job.claims(tables)
     said = {"answer": job.answer(tables), "figure": job.caption(), **computed_with(directory, tables)}
@@ -299,15 +297,16 @@ def _held(directory: Path) -> Iterator[None]:
 def _write_figures(job: Job, tables: Mapping[str, pd.DataFrame], directory: Path) -> None:
     # The PDF writer's font tools remark on the dates inside matplotlib's own fonts.
     logging.getLogger("fontTools").setLevel(logging.ERROR)
-    for theme, names in _FIGURES.items():
-        with style(theme):
-            figure = job.draw(tables)
-            for name in names:
-                with whole_file(directory / name) as temporary:
-                    figure.savefig(temporary)
-                # What drew it is tens of MB, in circles that nobody would collect before the next.
-                gc.collect()
-                hand_back()
-            figure.clear()
-            gc.collect()
-            hand_back()
+    # What drew a picture is tens of MB, in circles that nobody would collect before the next.
+    with collecting() as collect:
+        for theme, names in _FIGURES.items():
+            with style(theme):
+                figure = job.draw(tables)
+                for name in names:
+                    with whole_file(directory / name) as temporary:
+                        figure.savefig(temporary)
+                    figure.set_layout_engine("none")  # it has its places now
+                    collect()
+                figure.clear()
+                del figure
+                collect()
