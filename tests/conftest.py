@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("MPLBACKEND", "agg")
+# Beside the other workers of a test-suite, threads that wait for each other sleep rather than spin.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 settings.register_profile(
     "joma", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
@@ -25,6 +27,15 @@ def same_numbers() -> None:
     """A test that draws without a seed of its own draws the same in whatever order tests run."""
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture
+def no_pictures() -> Iterator[None]:
+    """For runs whose pictures are not looked at."""
+    from undrawn import undrawn
+
+    with undrawn():
+        yield
 
 
 @pytest.fixture(scope="session")

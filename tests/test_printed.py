@@ -23,6 +23,7 @@ import torch
 
 import joma
 import toy
+from command_line import called
 from joma.cli.commands import COMMANDS
 from joma.experiments.fig6 import Fig6
 from joma.runs.directory import run_experiment
@@ -75,15 +76,24 @@ def joma_commands() -> list[str]:
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("hub") / "model", layers=2)
+
+
+@pytest.fixture(scope="module")
+def deep_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As many layers as the model has of which the pages name some."""
+    return saved(tmp_path_factory.mktemp("hub") / "deep", layers=30)
+
+
+def saved(path: Path, layers: int) -> Path:
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import WhitespaceSplit
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-    path = tmp_path_factory.mktemp("hub") / "model"
     torch.manual_seed(0)
     config = tiny_model("llama").config
-    config.num_hidden_layers = 30  # as many as the model that the pages speak of
+    config.num_hidden_layers = layers
     config.hidden_size, config.intermediate_size, config.num_attention_heads = 8, 8, 2
     config.num_key_value_heads, config.head_dim = 1, 4
     config.max_position_embeddings = 1024
@@ -96,7 +106,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path, model_folder: Path, deep_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder in which everything that a printed line names is found."""
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(0)
@@ -116,9 +126,10 @@ def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -
         (tmp_path / name).symlink_to(tmp_path / "run")
     for name in ("DIR", "live"):
         joma.Monitor(torch.nn.Linear(2, 2), folder=tmp_path / name).close()
-    for name in (HUB_NAME, "MODEL", "FOLDER", "smollm2-folder"):
+    for name in (HUB_NAME, "MODEL", "FOLDER"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).symlink_to(model_folder)
+    (tmp_path / "smollm2-folder").symlink_to(deep_folder)
     return tmp_path
 
 
@@ -168,7 +179,7 @@ def test_a_printed_command_runs(line: str, place: Path) -> None:
     if " report" in line:
         for name in ("runs/toy", "A", "B"):
             run_experiment(toy.Toy(), place / name)
-    done = run(line, place)
+    done = called(shlex.split(line)[1:], (place / "FILE").read_text())
     assert done.returncode == 0, done.stderr
     assert "defect" not in done.stderr
 
@@ -204,7 +215,7 @@ def test_a_printed_run_is_understood(line: str, place: Path) -> None:
 def test_a_command_with_no_option_works_or_says_what_it_needs(command: str, place: Path) -> None:
     if command in ("demo", "check"):
         pytest.skip("minutes: among the long printed commands")
-    done = run(f"joma {command}", place)
+    done = called([command], (place / "FILE").read_text())
     if command in ("list", "run", "sweep"):
         assert done.returncode == 0, done.stderr
     else:

@@ -249,10 +249,10 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 
 def test_interruption_is_one_line_and_the_run_continues(tmp_path: Path) -> None:
-    settings = "--corpus python-reference --vocabulary-size 200 --width 16 --hidden 16 --windows 5"
+    settings = "--corpus python-reference --vocabulary-size 100 --layers 1 --width 8 --hidden 8 --windows 4"
     command = [
         sys.executable,
-        *f"-m joma run fig6 {settings} --measure-every 50 --steps 500 --out {tmp_path}/run".split(),
+        *f"-m joma run fig6 {settings} --measure-every 25 --steps 300 --seeds 3 --out {tmp_path}/run".split(),
     ]
     running = subprocess.Popen(
         command,

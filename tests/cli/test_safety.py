@@ -17,6 +17,8 @@ import toy
 from joma.errors import RunDirectoryError
 from joma.runs.directory import read_run, run_experiment
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:

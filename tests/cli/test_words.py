@@ -24,6 +24,8 @@ from joma.runs.directory import read_run, run_experiment
 pytest.importorskip("transformers")
 from probe_models import tiny_model
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 SECTIONS = ["--sections", "attention", "--length", "24", "--device", "cpu", "-q"]
 
 

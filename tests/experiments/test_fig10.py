@@ -144,6 +144,7 @@ def test_one_seed_is_enough_to_fail() -> None:
         assert _claims([good, good, other], [nothing] * 3)["learned"].verdict == verdict
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_same_seed_same_tables(settings: dict[str, object], run: Run, tmp_path: Path) -> None:
     again = run_experiment(Fig10(**settings), tmp_path / "run")
     for name, table in run.tables.items():

@@ -25,7 +25,7 @@ def corpus() -> None:
         pytest.skip(str(error))
 
 
-@pytest.mark.usefixtures("corpus")
+@pytest.mark.usefixtures("corpus", "no_pictures")
 def test_what_lies_there_and_is_none_of_the_demos_stays(tmp_path: Path) -> None:
     with joma.Monitor(torch.nn.Linear(2, 2), folder=tmp_path / "a" / "monitor") as monitor:
         monitor.step(0, loss=1.0)
@@ -41,7 +41,7 @@ def test_what_lies_there_and_is_none_of_the_demos_stays(tmp_path: Path) -> None:
     assert weights.read_bytes() == b"theirs"
 
 
-@pytest.mark.usefixtures("corpus")
+@pytest.mark.usefixtures("corpus", "no_pictures")
 def test_a_training_that_was_cut_short_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as cut:
         cut.setattr(tour, "probe", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))

@@ -153,6 +153,7 @@ def test_what_is_left_out_is_said_once_with_its_reason(tmp_path: Path) -> None:
     assert not found.table()["metric"].eq("omitted").any()
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_series_on_a_cluster_is_the_same(found: joma.Track, tmp_path: Path) -> None:
     """Each checkpoint's parts are handed out; what cannot be read there is told by who follows the series."""
     handed: list[str] = []
@@ -200,6 +201,7 @@ def test_the_command_ends_with_the_list_of_what_was_lost(
     assert "15 members, 14 contents" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_new_checkpoint_adds_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, out = tmp_path / "series", tmp_path / "run"
     for step in (1, 2, 3):
@@ -336,6 +338,7 @@ def test_a_damaged_header_on_the_hub_does_not_end_the_plan(
     assert planned["bytes_to_fetch"] == sum(fetch.values())
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_series_on_the_hub_is_that_of_its_folders(hub: Hub, tmp_path: Path) -> None:
     shutil.copytree(hub.model("lab/tiny") / "step30", hub.model("lab/tiny") / "step40")
     hub.missing = {"step50"}

@@ -16,6 +16,8 @@ from torch.nn import functional
 import joma
 from joma.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 VOCABULARY, LENGTH = 50, 16
 
 

@@ -16,6 +16,8 @@ from joma.files import whole_file, write_text
 from joma.runs.directory import find_runs, read_run, run_experiment, write_claims
 from joma.runs.parts import RunProgress
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 
 @pytest.fixture(autouse=True)
 def _nothing_computed() -> None:

@@ -21,6 +21,7 @@ from joma.errors import InputError, RunDirectoryError
 from joma.experiments import catalog
 from joma.experiments.fig8 import Fig8
 from joma.progress import Progress
+from joma.sweeps import SweepRun
 
 SMALL = [
     *("--corpus", "python-reference", "--vocabulary-size", "50", "--steps", "40", "--width", "8"),
@@ -66,6 +67,7 @@ def test_the_experiments_own_grid_is_its_own_run(swept: Path, capsys: pytest.Cap
     assert "fig8 over learning_rate=1e-3,1e-2, seed=1..3" in (swept / "page.html").read_text()
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_finished_sweep_is_found_again_and_grows(
     swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,7 +114,7 @@ def test_another_grid_has_no_claims_but_a_table_and_a_figure(tmp_path: Path) -> 
 def test_every_experiment_can_be_swept() -> None:
     for name in catalog.names():
         for preset in catalog.find(name).presets:
-            cells = joma.sweeps.SweepRun(experiment=name, preset=preset).grid_cells()
+            cells = SweepRun(experiment=name, preset=preset).grid_cells()
             assert cells
             assert all(len(cell.cells()) == 1 for cell in cells)
 
@@ -199,6 +201,7 @@ def test_the_folder_of_another_sweep(swept: Path, capsys: pytest.CaptureFixture[
     assert "is a run of 'sweep', not of 'fig8'" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_cells_that_fail_are_told_and_tried_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "sweep",
@@ -223,6 +226,7 @@ def test_cells_that_fail_are_told_and_tried_again(tmp_path: Path, capsys: pytest
     assert "lower the learning rate" in cells.set_index("learning_rate")["error"][1e30]
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_not_one_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "sweep",
@@ -240,6 +244,7 @@ def test_not_one_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert cli.main(["sweep", "fig8", *SMALL, "--grid", "seed=1", "--out", str(tmp_path / "a"), "-q"]) == 0
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_damaged_cell_is_named(swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "copy"
     shutil.copytree(swept, out)
