@@ -27,8 +27,8 @@ from joma.instruments.track.parts import Parts
 from joma.measures.ranks.stable_rank import stable_rank_estimate
 from joma.probes.families.matrices import find_matrices
 from joma.probes.series.changes import matrix_spectrum, product_spectrum
-from joma.probes.series.find import find_series
 from joma.probes.series.measuring import ROLES, wanted_tensors
+from joma.probes.series.sources.find import find_series
 from joma.probes.weights.checkpoints import open_checkpoint
 from joma.progress import Progress
 from joma.threads import limited

@@ -202,7 +202,7 @@ def test_a_long_printed_command_runs(line: str, place: Path) -> None:
 )
 def test_a_printed_run_is_understood(line: str, place: Path) -> None:
     """The words of every printed run and sweep, those of hours too, as far as its settings."""
-    from joma.cli import experiments, sweeps
+    from joma.cli.words import experiments, sweeps
 
     _, command, name, *words = shlex.split(line)
     read = {"run": experiments.read, "sweep": sweeps.read}[command]

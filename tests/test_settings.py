@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.cli.arguments import Grammar
+from joma.cli.words.arguments import Grammar
 from joma.errors import InputError
 from joma.experiments import catalog
 from joma.instruments.neurons import NeuronsRun

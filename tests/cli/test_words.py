@@ -14,9 +14,9 @@ import yaml
 
 import joma.cli.main as cli
 import toy
-from joma.cli import instruments
 from joma.cli.commands import COMMANDS
-from joma.cli.options import JobCall
+from joma.cli.words import instruments
+from joma.cli.words.options import JobCall
 from joma.experiments import catalog
 from joma.instruments.catalog import INSTRUMENTS
 from joma.runs.directory import read_run, run_experiment

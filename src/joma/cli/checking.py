@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from joma.checks.catalog import run_checks
-from joma.cli.options import CheckOptions
+from joma.cli.words.options import CheckOptions
 from joma.progress import Progress
 from joma.reporting.terminal import claims_as_text
 

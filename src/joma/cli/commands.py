@@ -18,7 +18,7 @@ class Command:
 
     def __call__(self, name: str, words: list[str]) -> int:
         """Read the words and do what they say."""
-        asked = importlib.import_module(f"joma.cli.{self.words}").read(name, self.summary, words)
+        asked = importlib.import_module(f"joma.cli.words.{self.words}").read(name, self.summary, words)
         if asked is None:
             return 0
         status: int = importlib.import_module(f"joma.cli.{self.work}").do(asked)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from joma.checks.catalog import run_checks
-from joma.cli.options import DemoOptions
+from joma.cli.words.options import DemoOptions
 from joma.experiments import catalog
 from joma.experiments.tour import TOUR, decoder_runs
 from joma.files import user_path

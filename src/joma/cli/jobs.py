@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from joma.cli.options import InstrumentOptions, JobCall
+from joma.cli.words.options import InstrumentOptions, JobCall
 from joma.files import Json, user_path
 from joma.instruments.base import Instrument
 from joma.instruments.probe import ProbeRun

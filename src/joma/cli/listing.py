@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 
-from joma.cli.options import ListOptions
+from joma.cli.words.options import ListOptions
 from joma.experiments import catalog
 
 LEGEND = (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from joma.cli.options import MonitorOptions
+from joma.cli.words.options import MonitorOptions
 from joma.errors import InputError
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.measures.change.detector import LEARNING, SETTLING, fewest_looks

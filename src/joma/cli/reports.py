@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from joma.cli.options import ReportOptions
+from joma.cli.words.options import ReportOptions
 from joma.errors import InputError, shown
 from joma.files import user_path
 from joma.reporting.monitored import find_monitored, monitored_run

@@ -6,7 +6,7 @@ import json
 import sys
 
 from joma.cli import jobs
-from joma.cli.options import JobCall, SweepOptions
+from joma.cli.words.options import JobCall, SweepOptions
 from joma.errors import InputError
 from joma.files import user_path
 from joma.runs.executors import executor_of

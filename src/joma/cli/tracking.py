@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from joma.cli import jobs
-from joma.cli.options import JobCall, TrackOptions
+from joma.cli.words.options import JobCall, TrackOptions
 from joma.instruments.track import TrackRun
 from joma.instruments.track.plan import plan
 from joma.memory import keep_large_apart

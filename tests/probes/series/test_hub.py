@@ -20,10 +20,10 @@ from safetensors.torch import save_file
 from hub_server import Hub, serve
 from joma.errors import InputError, JomaError
 from joma.probes.families.matrices import find_matrices
-from joma.probes.series.find import find_series
 from joma.probes.series.measuring import changes_table, wanted_tensors, weights_table
 from joma.probes.series.members import select
-from joma.probes.series.source import Series
+from joma.probes.series.sources.find import find_series
+from joma.probes.series.sources.source import Series
 from joma.probes.weights.checkpoints import open_checkpoint
 from joma.probes.weights.ranks import rank_rows
 from joma.probes.weights.shard import TensorEntry
@@ -325,7 +325,8 @@ def test_offline_the_cache_alone_counts(hub: Hub, tmp_path: Path) -> None:
         revision(hub, name, number)
         _cached(tmp_path / "home", hub, name)
     code = (
-        "import sys\nfrom joma.errors import JomaError\nfrom joma.probes.series.find import find_series\n"
+        "import sys\nfrom joma.errors import JomaError\n"
+        "from joma.probes.series.sources.find import find_series\n"
         "for name in sys.argv[1:]:\n"
         "    try:\n        print([one.name for one in find_series([name]).members])\n"
         "    except JomaError as error:\n        print(error)"

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import save_file
 
 from joma.errors import InputError
-from joma.probes.series.find import find_series
 from joma.probes.series.members import Member, notes_on, select
 from joma.probes.series.names import place_of
-from joma.probes.series.source import kept_of
+from joma.probes.series.sources.find import find_series
+from joma.probes.series.sources.source import kept_of
 
 
 def checkpoint(folder: Path, seed: int, when: int | None = None) -> Path:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from joma.probes.series.files import is_plain_path, weight_files, why_none
 from joma.probes.series.names import Place, is_no_member, place_of
+from joma.probes.series.sources.files import is_plain_path, weight_files, why_none
 
 TABLE = {
     "step1000": Place(step=1000),

@@ -19,9 +19,9 @@ from joma.instruments.track import TrackRun
 from joma.instruments.track.orders import dates, layer_curves
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.measures.bounce import bounce
-from joma.probes.series.find import find_series
 from joma.probes.series.measuring import wanted_tensors
 from joma.probes.series.members import select
+from joma.probes.series.sources.find import find_series
 from joma.progress import Progress
 
 _FOLLOWED = (("stable_rank", "lower"), (ATTENTION_ENTROPY, "attention"))

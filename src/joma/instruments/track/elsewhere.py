@@ -12,7 +12,7 @@ from joma.instruments.track import TrackRun
 from joma.probes.series.measuring import changes_table, weights_table
 from joma.probes.series.members import Member
 from joma.probes.series.reading import DETAILS, text_tables
-from joma.probes.series.source import Series
+from joma.probes.series.sources.source import Series
 from joma.probes.weights.checkpoints import open_checkpoint
 from joma.progress import Progress
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from joma.probes.series.members import Member
-from joma.probes.series.source import Series, Wanted
+from joma.probes.series.sources.source import Series, Wanted
 from joma.probes.weights.checkpoints import Checkpoint, open_checkpoint
 
 

@@ -25,11 +25,11 @@ from joma.instruments.track.fetching import Fetched
 from joma.instruments.track.parts import Kept, Parts
 from joma.instruments.track.placing import Piece, notes_of_omissions, placed
 from joma.memory import hand_back
-from joma.probes.series.find import find_series
 from joma.probes.series.measuring import changes_table, wanted_tensors, weights_table
 from joma.probes.series.members import Member, Note, lines, notes_on, select
 from joma.probes.series.reading import DETAILS, check_reading
-from joma.probes.series.source import Series, kept_of
+from joma.probes.series.sources.find import find_series
+from joma.probes.series.sources.source import Series, kept_of
 from joma.probes.weights.checkpoints import Checkpoint, open_checkpoint
 from joma.probes.weights.omissions import OMITTED
 from joma.probes.weights.shard import Rooms

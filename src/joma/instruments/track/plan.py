@@ -14,10 +14,10 @@ from joma.errors import JomaError, UnfinishedError
 from joma.files import Json
 from joma.instruments.track import TrackRun
 from joma.instruments.track.measured import checked, measure_one
-from joma.probes.series.find import find_series
 from joma.probes.series.measuring import wanted_tensors
 from joma.probes.series.members import select
-from joma.probes.series.source import kept_of
+from joma.probes.series.sources.find import find_series
+from joma.probes.series.sources.source import kept_of
 
 _HELD = 4
 """The first, the previous, this one and the next lie on the disk at once."""

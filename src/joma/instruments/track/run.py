@@ -14,8 +14,8 @@ from joma.instruments.track.parts import Parts
 from joma.instruments.track.summary import layer_summary
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.probes.series.curves import bounces, early_warnings, side_by_side
-from joma.probes.series.find import find_series
 from joma.probes.series.members import Member
+from joma.probes.series.sources.find import find_series
 from joma.progress import Progress
 
 _JUDGED = (ATTENTION_ENTROPY, "stable_rank", "spectral_entropy", "loss")

@@ -11,7 +11,7 @@ from joma.probes.families.roles import MLP_ROLES
 from joma.probes.families.sizes import Config
 from joma.probes.series.changes import changes
 from joma.probes.series.rows import Row, table_of
-from joma.probes.series.source import Wanted
+from joma.probes.series.sources.source import Wanted
 from joma.probes.weights.checkpoints import Checkpoint
 from joma.probes.weights.effective import weights_in
 from joma.probes.weights.omissions import OMITTED

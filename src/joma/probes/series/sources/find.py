@@ -9,9 +9,9 @@ from pathlib import Path
 
 from joma.errors import InputError, shown
 from joma.files import is_there, user_path
-from joma.probes.series.local import LocalSeries
 from joma.probes.series.names import place_of
-from joma.probes.series.source import Series
+from joma.probes.series.sources.local import LocalSeries
+from joma.probes.series.sources.source import Series
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _LONGEST_NAME = 200
@@ -58,7 +58,7 @@ def _on_hub(name: str, revisions: Sequence[str]) -> Series:
         raise InputError(f"there is no {name!r} here, and a series on the hub needs: pip install 'joma[hf]'.")
     from huggingface_hub import constants
 
-    from joma.probes.series import hub
+    from joma.probes.series.sources import hub
 
     if constants.HF_HUB_OFFLINE:
         return hub.offline_series(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from joma.cli.options import JobOptions
+from joma.cli.words.options import JobOptions
 from joma.errors import InputError, nearest, shown
 from joma.files import Json
 from joma.plain_yaml import read_yaml

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from joma.cli.arguments import Grammar
-from joma.cli.config import configured
-from joma.cli.options import JobCall, RunOptions, divided, together
+from joma.cli.words.arguments import Grammar
+from joma.cli.words.config import configured
+from joma.cli.words.options import JobCall, RunOptions, divided, together
 from joma.errors import InputError, one_line
 from joma.experiments import catalog
 from joma.experiments.base import Experiment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from joma.cli.arguments import Grammar
+from joma.cli.words.arguments import Grammar
 from joma.runs.job import Job
 from joma.settings import Field, Settings, Value, setting
 

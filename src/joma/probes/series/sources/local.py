@@ -9,10 +9,10 @@ from pathlib import Path
 
 from joma.errors import InputError, shown
 from joma.files import is_there
-from joma.probes.series.files import weight_files, why_none
 from joma.probes.series.members import Member, Note, lines
 from joma.probes.series.names import is_no_member, place_of
-from joma.probes.series.source import Series, Wanted, grouped, signature
+from joma.probes.series.sources.files import weight_files, why_none
+from joma.probes.series.sources.source import Series, Wanted, grouped, signature
 from joma.probes.weights.checkpoints import open_checkpoint
 
 _SAMPLES, _SAMPLE = 64, 4096

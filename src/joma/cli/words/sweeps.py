@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from joma.cli.arguments import Grammar
-from joma.cli.config import configured
-from joma.cli.options import JobCall, SweepOptions, divided, together
+from joma.cli.words.arguments import Grammar
+from joma.cli.words.config import configured
+from joma.cli.words.options import JobCall, SweepOptions, divided, together
 from joma.errors import InputError
 from joma.experiments import catalog
 from joma.settings import as_text

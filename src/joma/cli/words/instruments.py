@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from joma.cli.arguments import Grammar
-from joma.cli.config import configured
-from joma.cli.options import InstrumentOptions, JobCall, TrackOptions, divided, together
-from joma.cli.piped import PIPED, piped_text
+from joma.cli.words.arguments import Grammar
+from joma.cli.words.config import configured
+from joma.cli.words.options import InstrumentOptions, JobCall, TrackOptions, divided, together
+from joma.cli.words.piped import PIPED, piped_text
 from joma.costs import TOKENS, all_measured, in_words
 from joma.files import user_path
 from joma.instruments.catalog import INSTRUMENTS

@@ -22,13 +22,13 @@ from huggingface_hub.hf_api import RepoFile
 from joma.errors import InputError, JomaError, UnfinishedError
 from joma.files import Json, parse_json, storage_error, whole_file, write_text
 from joma.probes.reading.hub_words import in_words
-from joma.probes.series.files import is_plain_path, weight_files, why_none
-from joma.probes.series.local import LocalSeries
 from joma.probes.series.members import Member, Note, lines
 from joma.probes.series.names import place_of
-from joma.probes.series.ranged import Header, holds, read_header, write_wanted
-from joma.probes.series.source import Series, Wanted, grouped, signature
-from joma.probes.series.transport import ranged
+from joma.probes.series.sources.files import is_plain_path, weight_files, why_none
+from joma.probes.series.sources.local import LocalSeries
+from joma.probes.series.sources.ranged import Header, holds, read_header, write_wanted
+from joma.probes.series.sources.source import Series, Wanted, grouped, signature
+from joma.probes.series.sources.transport import ranged
 from joma.probes.weights.shard import TensorEntry
 
 _LISTED_AT_ONCE = 8

@@ -1,0 +1,1 @@
+"""Words in, settings out: what each command is asked."""

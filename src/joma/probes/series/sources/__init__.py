@@ -1,0 +1,1 @@
+"""Where the checkpoints of a series lie: on the hub, in folders; each one given as a folder."""
