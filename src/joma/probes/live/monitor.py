@@ -345,8 +345,7 @@ class Monitor:
     def _tell(self, told: list[Message]) -> None:
         self.messages += told
         if told and self._folder is not None:
-            folder = self._folder
-            self._try("the folder", lambda: folder.tell(self.messages))
+            self._try("the folder", partial(self._folder.tell, self.messages))
         for message in told:
             if self._sink is not None:
                 self._sink.tell(message)
@@ -375,9 +374,8 @@ class Monitor:
         self.messages = [message for message in self.messages if message.step < step]
         self._looked = min(self._looked, step - 1)
         if self._folder is not None:
-            folder = self._folder
-            self._try("the folder", lambda: folder.cut(step))
-            self._try("the folder", lambda: folder.tell(self.messages))
+            self._try("the folder", partial(self._folder.cut, step))
+            self._try("the folder", partial(self._folder.tell, self.messages))
         self._try("the alarm's past", lambda: self._judge.again(_before(step, self.table())))
 
     def _try(self, what: str, act: Callable[[], None]) -> bool:
