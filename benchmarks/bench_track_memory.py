@@ -2,11 +2,11 @@
 
 Each run is a process of its own.
 
-Over 5 and over 50 checkpoints of 53 MB of wanted tensors (2.6 GB of disk, some five minutes): the same, in the
-median of three runs, since single ones scatter by as much as the bound allows. Over
-two checkpoints of 537 MB, whose largest matrix has 67 MB: at most one checkpoint and four float32 copies of
-the largest matrix, libraries included (pandas, Arrow, SciPy, numba, Matplotlib: more than that bound where
-checkpoints are small).
+Over 5 and over 50 checkpoints of 53 MB of wanted tensors (2.6 GB of disk, some five minutes): the same, in
+the median of three runs, since single ones scatter by as much as the bound allows. Over two checkpoints of
+537 MB, whose largest matrix has 67 MB: at most one checkpoint and four float32 copies of the largest matrix,
+libraries included (pandas, Arrow, SciPy, numba, Matplotlib: more than that bound where checkpoints are
+small).
 
     python benchmarks/bench_track_memory.py
 """
