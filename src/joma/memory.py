@@ -31,15 +31,15 @@ def collecting() -> Iterator[Callable[[], None]]:
     What was there before is looked through once: with PyTorch imported that is a million objects, a tenth of
     a second each time.
     """
-    gc.collect()
-    hand_back()
-    ours = gc.get_freeze_count() == 0
-    gc.freeze()
 
     def collect() -> None:
         gc.collect()
         hand_back()
 
+    collect()
+    ours = gc.get_freeze_count() == 0
+    if ours:  # what a user has frozen is not ours to thaw, nor to add to
+        gc.freeze()
     try:
         yield collect
     finally:
