@@ -14,7 +14,7 @@ import time
 import numpy as np
 import torch
 
-from joma.experiments.classes_training import INITIAL_SCALE, train_classes
+from joma.experiments.shared.classes_training import INITIAL_SCALE, train_classes
 
 SEEDS = 20
 STEPS = 150

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from joma.instruments.monitor.monitor import RANKS_EVERY, Monitor
 from joma.models.decoder import Decoder
-from joma.probes.live.monitor import RANKS_EVERY, Monitor
 
 TARGETS = {"gpt2-small": {10: 0.02, 50: 0.005}, "fig6": {50: 0.03}, "tiny-gpt": {50: 0.03}}
 ROUNDS = {"gpt2-small": 12, "fig6": 200, "tiny-gpt": 200}

@@ -23,11 +23,11 @@ from typing import Any
 import torch
 from smollm2 import random_model
 
-from joma.probes.neurons.find import NeuronContexts, find_neurons
-from joma.probes.neurons.meaning import embedding_matrix
-from joma.probes.neurons.probe import superposition_tables
-from joma.probes.reading.passes import run_batch
-from joma.probes.reading.texts import TokenBatch
+from joma.instruments.neurons.find import NeuronContexts, find_neurons
+from joma.instruments.neurons.meaning import embedding_matrix
+from joma.instruments.neurons.probe import superposition_tables
+from joma.instruments.reading.passes import run_batch
+from joma.instruments.reading.texts import TokenBatch
 
 TOKENS = (25_000, 50_000)
 LENGTH, BATCH = 128, 8
@@ -55,8 +55,8 @@ def text(tokens: int) -> list[TokenBatch]:
 
 
 def given(folder: str, path: str, tokens: int) -> tuple[torch.nn.Module, list[TokenBatch]]:
-    from joma.probes.reading.loading import load_model
-    from joma.probes.reading.texts import windows
+    from joma.instruments.reading.loading import load_model
+    from joma.instruments.reading.texts import windows
 
     loaded = load_model(folder)
     pieces = windows(

@@ -25,10 +25,10 @@ import torch
 from smollm2 import random_model
 
 import joma
-from joma.probes.probe import SECTIONS
-from joma.probes.reading.passes import run_batch
-from joma.probes.reading.texts import windows
-from joma.threads import limited
+from joma.core.threads import limited
+from joma.instruments.probe.probe import SECTIONS
+from joma.instruments.reading.passes import run_batch
+from joma.instruments.reading.texts import windows
 
 TARGET = 4.0
 LENGTH = 512

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from joma.experiments.snap_fig6 import SnapFig6
-from joma.progress import Progress
+from joma.core.progress import Progress
+from joma.experiments.scan_snap.snap_fig6 import SnapFig6
 
 SEEDS, PLAIN_STEPS, TARGET = 2, 6, 20.0
 EXPERIMENT = SnapFig6()

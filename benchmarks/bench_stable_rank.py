@@ -31,18 +31,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from joma.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from joma.checkpoints.families.matrices import MLP_ROLES, find_matrices
 from joma.measures.ranks.stable_rank import stable_rank, stable_rank_estimate
-from joma.probes.families.matrices import MLP_ROLES, find_matrices
-from joma.probes.weights.checkpoints import Checkpoint, open_checkpoint
 
 TARGET_SVDVALS, TARGET_WEIGHTWATCHER, TARGET_CERTIFIED, TARGET_LOADING = 12.0, 20.0, 2.0, 50.0
 ROUNDS = 3
 SHARDS = 100
 READ = """
-from joma.probes.weights.checkpoints import open_checkpoint
-from joma.probes.families.matrices import MLP_ROLES, find_matrices
-from joma.probes.weights.shard import Room
-import joma.probes.weights.formats  # imported when a file is opened, and imports are not counted
+from joma.checkpoints.checkpoint import open_checkpoint
+from joma.checkpoints.families.matrices import MLP_ROLES, find_matrices
+from joma.checkpoints.formats.shard import Room
+import joma.checkpoints.formats.readers  # imported when a file is opened, and imports are not counted
 begin = time.perf_counter()
 room = Room()
 checkpoint = open_checkpoint(sys.argv[1])
@@ -51,12 +51,12 @@ for name in {m.tensor for m in find_matrices(shapes, checkpoint.config) if m.rol
     checkpoint.read(name, room)
 """
 IMPORT = """
-import pandas, joma.probes.weights.ranks
+import pandas, joma.checkpoints.ranks
 begin = time.perf_counter()
 """
 GROWTH = """
 import pandas
-from joma.probes.weights.ranks import probe_weights
+from joma.checkpoints.ranks import probe_weights
 probe_weights(sys.argv[1], layers=[0])
 open("/proc/self/clear_refs", "w").write("5")
 before = int(open("/proc/self/status").read().split("VmRSS:")[1].split()[0])
@@ -65,7 +65,7 @@ probe_weights(sys.argv[1])
 """
 PROBE = """
 import pandas
-from joma.probes.weights.ranks import probe_weights
+from joma.checkpoints.ranks import probe_weights
 begin = time.perf_counter()
 probe_weights(sys.argv[1])
 """

@@ -24,8 +24,8 @@ from busy import Busy, multiply
 from joma.runs.executors.processes import local_processes
 from joma.runs.job import Job
 from joma.runs.parts import RunProgress
-from joma.runs.sweep.cells import compute_cells, tables_of
-from joma.runs.sweep.grid import axes_of, cells_of
+from joma.sweeps.cells import compute_cells, tables_of
+from joma.sweeps.grid import axes_of, cells_of
 
 SHARE, MOST_PER_CELL, MOST_SECONDS, MOST_READ = 0.92, 0.05, 60.0, 2.0
 IDLE = 1000

@@ -24,10 +24,10 @@ import torch
 from torch import nn
 
 import joma
+from joma.core.progress import Progress
+from joma.core.threads import limited, usable_cores
 from joma.experiments.base import Experiment
 from joma.experiments.catalog import find, names
-from joma.progress import Progress
-from joma.threads import limited, usable_cores
 
 TARGET = 1.15
 ROUNDS = 3

@@ -21,17 +21,17 @@ from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from hub_server import serve
+from joma.checkpoints.checkpoint import open_checkpoint
+from joma.checkpoints.families.matrices import find_matrices
+from joma.checkpoints.series.sources.find import find_series
+from joma.core.progress import Progress
+from joma.core.threads import limited
 from joma.instruments.track import TrackRun
-from joma.instruments.track.measured import Measured
-from joma.instruments.track.parts import Parts
+from joma.instruments.track.measuring.changes import matrix_spectrum, product_spectrum
+from joma.instruments.track.measuring.measured import Measured
+from joma.instruments.track.measuring.parts import Parts
+from joma.instruments.track.measuring.weights import ROLES, wanted_tensors
 from joma.measures.ranks.stable_rank import stable_rank_estimate
-from joma.probes.families.matrices import find_matrices
-from joma.probes.series.changes import matrix_spectrum, product_spectrum
-from joma.probes.series.measuring import ROLES, wanted_tensors
-from joma.probes.series.sources.find import find_series
-from joma.probes.weights.checkpoints import open_checkpoint
-from joma.progress import Progress
-from joma.threads import limited
 
 TARGET_TIME, TARGET_BYTES = 1.1, 1.05
 LAYERS, WIDTH, HEADS, VOCABULARY = 4, 256, 4, 2_000

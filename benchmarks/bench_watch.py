@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 from smollm2 import random_model
 
-from joma.probes.watching.watch import watch
+from joma.instruments.watch.watch import watch
 
 TARGETS = {1024: (1.20, None), 4096: (1.40, 1.12)}
 ROUNDS = {1024: 21, 4096: 5}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pandas as pd
 import torch
 
+from joma.core.progress import Progress
 from joma.experiments.base import Experiment
-from joma.progress import Progress
 from joma.runs.job import setting
 
 

@@ -9,10 +9,10 @@ import pandas as pd
 from PIL import Image
 from stored import job
 
-from joma.claim import Claim
-from joma.experiments.alarm.branches import FAULTS, HEALTHY, MAIN, OTHERS
-from joma.experiments.alarm.claims import FEWEST, answer, harmless
-from joma.experiments.alarm.detection import OURS, WHOLE, WITHDRAWN
+from joma.core.claim import Claim
+from joma.experiments.beyond.alarm.branches import FAULTS, HEALTHY, MAIN, OTHERS
+from joma.experiments.beyond.alarm.claims import FEWEST, answer, harmless
+from joma.experiments.beyond.alarm.detection import OURS, WHOLE, WITHDRAWN
 from joma.runs.directory import Run, read_run
 
 HERE = Path(__file__).parent

@@ -14,9 +14,9 @@ from typing import TypedDict
 import errata
 import stored
 
-from joma.claim import Claim
+from joma.core.claim import Claim
 from joma.experiments import catalog
-from joma.reporting.terminal import number
+from joma.report.terminal import number
 
 HERE = Path(__file__).parent
 

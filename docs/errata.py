@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from joma.checks.catalog import run_checks
-from joma.claim import Claim
-from joma.reporting.terminal import number, tally
+from joma.core.claim import Claim
+from joma.report.terminal import number, tally
 
 HEAD = """# Errata
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from PIL import Image
 
 import joma
+from joma.core.settings import Value
 from joma.experiments import catalog
 from joma.experiments.base import Experiment
-from joma.settings import Value
 
 FOLDER = Path(__file__).parent / "experiments"
 WIDEST = 1400

@@ -1,7 +1,7 @@
 """Write docs/findings.md from docs/findings.txt: its text, with the numbers of the stored runs put in.
 
 ``{fig6.rebound:.2f}`` is what that claim measured, ``{fig6.rebound.null:.2f}`` its null, ``.printed`` the
-error of the printed form; other names are those of :func:`numbers`. A number that stands in the text itself
+error of the printed form; other names are those of ``numbers``. A number that stands in the text itself
 comes from the command that is named beside it.
 """
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import stored
 
-from joma.experiments.curves import MEASURED
-from joma.experiments.forecast.claims import OTHER
-from joma.experiments.joint_dynamics.tables import of_layers
+from joma.experiments.beyond.forecast.claims import OTHER
+from joma.experiments.beyond.joint_dynamics.tables import of_layers
+from joma.experiments.shared.curves import MEASURED
 
 HERE = Path(__file__).parent
 _FIELDS = {"null": "null", "printed": "printed_error"}

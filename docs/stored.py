@@ -19,7 +19,7 @@ import pandas as pd
 import yaml
 
 import joma
-from joma.claim import Claim
+from joma.core.claim import Claim
 from joma.experiments import catalog
 from joma.experiments.base import Experiment
 from joma.sweeps import SweepRun

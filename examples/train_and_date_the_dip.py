@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from joma.experiments.fig6 import Fig6
+from joma.experiments.joma_paper.fig6 import Fig6
 from joma.runs.directory import run_experiment
 
 

@@ -90,7 +90,7 @@ def noise(coefficient: float, rows: int, points: int, random: np.random.Generato
 def rebounds(curves: Array, runs: int) -> tuple[float, float]:
     """Shares of single curves, or of groups of runs, with p < 0.05 and with 'cannot tell'.
 
-    What :func:`joma.bounce` does at its defaults, for many curves at once (a test holds them equal).
+    What ``joma.bounce`` does at its defaults, for many curves at once (a test holds them equal).
     """
     points = curves.shape[1]
     window = max(3, 2 * (points // 40) + 1)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from joma.probes.weights.ranks import probe_weights
+from joma.checkpoints.ranks import probe_weights
 
 UP = "model.layers.0.mlp.up_proj"
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import pandas as pd
 
-from joma.errors import DiskFullError, DivergenceError
+from joma.core.errors import DiskFullError, DivergenceError
 from joma.experiments.base import Experiment
 from joma.runs.job import setting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from joma.claim import Claim
-    from joma.progress import Progress
+    from joma.core.claim import Claim
+    from joma.core.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True)

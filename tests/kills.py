@@ -29,7 +29,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast  # noqa: 
 import joma.cli.jobs
 import joma.cli.reports
 import joma.cli.tracking
-import joma.experiments.fig6.run
+import joma.experiments.joma_paper.fig6.run
 import joma.instruments.neurons.run
 import joma.instruments.probe.run
 import joma.instruments.track.run  # noqa: F401

@@ -125,18 +125,22 @@ NOTICED_TOO_LATE: tuple[tuple[str, ...], ...] = (
         "scale = 1.02 * np.exp(start**2 / 2) / pace",
     ),
     (
-        "experiments/fig2/run.py",
+        "experiments/joma_paper/fig2/run.py",
         "second = -norms * course.frequencies",
         "second = -0.9 * norms * course.frequencies",
     ),
-    ("experiments/fig6/claims.py", "LEAST_REBOUND = 0.2", "LEAST_REBOUND = 0.02"),
-    ("experiments/fig6/claims.py", "SIGNIFICANT = 0.05", "SIGNIFICANT = 0.5"),
+    ("experiments/joma_paper/fig6/claims.py", "LEAST_REBOUND = 0.2", "LEAST_REBOUND = 0.02"),
+    ("experiments/joma_paper/fig6/claims.py", "SIGNIFICANT = 0.05", "SIGNIFICANT = 0.5"),
     (
-        "experiments/table1/readings.py",
+        "experiments/joma_paper/table1/readings.py",
         "activations.masked_fill(is_padding[:, :, None], -torch.inf)",
         "activations",
     ),
-    ("experiments/table1/readings.py", "np.quantile(shuffled.null, 0.95)", "np.quantile(shuffled.null, 0.5)"),
+    (
+        "experiments/joma_paper/table1/readings.py",
+        "np.quantile(shuffled.null, 0.95)",
+        "np.quantile(shuffled.null, 0.5)",
+    ),
     ("measures/alignment.py", "z[random.permutation(len(z))]", "np.roll(z, 1, axis=0)"),
     ("theory/feature_graph.py", "begin + speed * drift * moments", "begin + 1.02 * speed * drift * moments"),
     ("theory/feature_graph.py", "np.cos(turn) * np.cos(turn + c)", "0.95 * np.cos(turn) * np.cos(turn + c)"),
@@ -156,7 +160,7 @@ def tests_of(module: str) -> tuple[str, ...]:
     """The tests that mirror a module: its folder's, or the files whose name begins like it."""
     path = Path(module)
     if path.parts[0] == "experiments":
-        return (f"tests/experiments/test_{path.parts[1]}.py",)
+        return (f"tests/experiments/test_{path.parts[2]}.py",)
     for name in (path.with_suffix(""), path.parent):
         folder = ROOT / "tests" / name
         if len(name.parts) > 1 and folder.is_dir():
@@ -171,7 +175,7 @@ def drawn() -> Iterator[Change]:
     """Changes drawn with a fixed seed, so many of each package."""
     for package, count in DRAWN.items():
         chosen = random.Random(f"{SEED} {package}")
-        pattern = "*/claims.py" if package == "experiments" else "**/*.py"
+        pattern = "*/*/claims.py" if package == "experiments" else "**/*.py"
         changes = [
             change
             for file in sorted((SOURCE / package).glob(pattern))

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import joma.experiments
 from joma.cli import main as cli
-from joma.experiments import catalog
+from joma.experiments import beyond, catalog
 from joma.runs.directory import read_run
 
 TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text("utf-8")
@@ -28,11 +27,9 @@ def coin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         path = tmp_path / "experiments" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(code)
-    monkeypatch.setattr(
-        joma.experiments, "__path__", [*joma.experiments.__path__, str(tmp_path / "experiments")]
-    )
+    monkeypatch.setattr(beyond, "__path__", [*beyond.__path__, str(tmp_path / "experiments")])
     yield tmp_path
-    for name in [name for name in sys.modules if name.startswith("joma.experiments.coin")]:
+    for name in [name for name in sys.modules if name.startswith("joma.experiments.beyond.coin")]:
         del sys.modules[name]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from joma.probes.live.folder import read_table
+from joma.instruments.monitor.folder import read_table
 
 transformers = pytest.importorskip("transformers")
 

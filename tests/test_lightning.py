@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from joma.probes.live.folder import read_table
+from joma.instruments.monitor.folder import read_table
 
 lightning = pytest.importorskip(
     "lightning", reason="lightning is not installed: pip install 'joma[lightning]'"

@@ -25,7 +25,7 @@ import joma
 import toy
 from command_line import called
 from joma.cli.commands import COMMANDS
-from joma.experiments.fig6 import Fig6
+from joma.experiments.joma_paper.fig6 import Fig6
 from joma.runs.directory import run_experiment
 from joma.sweeps import SweepRun
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joma.claim import Claim, judge
-from joma.errors import DivergenceError
+from joma.core.claim import Claim, judge
+from joma.core.errors import DivergenceError
 from joma.experiments.base import Experiment
 from joma.runs.job import setting
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-    from joma.progress import Progress
+    from joma.core.progress import Progress
 
 COMPUTED: list[str] = []
 
@@ -48,7 +48,7 @@ class Toy(Experiment):
         return {"counts": pd.concat(parts.values(), ignore_index=True)}
 
     def draw(self, tables: Mapping[str, pandas.DataFrame]) -> Figure:
-        from joma.reporting.figures import panels
+        from joma.core.figures import panels
 
         figure, axes = panels()
         axes[0, 0].plot(tables["counts"]["value"])

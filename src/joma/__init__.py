@@ -9,35 +9,35 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from joma.version import __version__
+from joma.core.version import __version__
 
 if TYPE_CHECKING:
-    from joma.errors import InputError, JomaError
+    from joma.checkpoints.ranks import probe_weights
+    from joma.core.errors import InputError, JomaError
+    from joma.instruments.monitor.monitor import Monitor
+    from joma.instruments.neurons.probe import Neurons
+    from joma.instruments.neurons.probe import probe_neurons as neurons
+    from joma.instruments.probe.probe import Probe, probe
     from joma.instruments.probe.run import write_probe
+    from joma.instruments.reading.loading import load_model
     from joma.instruments.track.series import Track, track
+    from joma.instruments.watch.watch import watch
     from joma.measures.attention.entropy import AttentionEntropy, attention_entropy
     from joma.measures.bounce import bounce
     from joma.measures.entropy import entropy_of_logits, entropy_of_probabilities
     from joma.measures.ranks.spectral_norm import spectral_norm
     from joma.measures.ranks.stable_rank import effective_rank, stable_rank, stable_rank_estimate
-    from joma.probes.live.monitor import Monitor
-    from joma.probes.neurons.probe import Neurons
-    from joma.probes.neurons.probe import probe_neurons as neurons
-    from joma.probes.probe import Probe, probe
-    from joma.probes.reading.loading import load_model
-    from joma.probes.watching.watch import watch
-    from joma.probes.weights.ranks import probe_weights
-    from joma.results import Result, read
+    from joma.report.results import Result, read
     from joma.sweeps.result import Sweep, sweep
 
 _HOME = {
     "AttentionEntropy": "joma.measures.attention.entropy",
-    "InputError": "joma.errors",
-    "JomaError": "joma.errors",
-    "Monitor": "joma.probes.live.monitor",
-    "Neurons": "joma.probes.neurons.probe",
-    "Probe": "joma.probes.probe",
-    "Result": "joma.results",
+    "InputError": "joma.core.errors",
+    "JomaError": "joma.core.errors",
+    "Monitor": "joma.instruments.monitor.monitor",
+    "Neurons": "joma.instruments.neurons.probe",
+    "Probe": "joma.instruments.probe.probe",
+    "Result": "joma.report.results",
     "Sweep": "joma.sweeps.result",
     "Track": "joma.instruments.track.series",
     "attention_entropy": "joma.measures.attention.entropy",
@@ -45,17 +45,17 @@ _HOME = {
     "effective_rank": "joma.measures.ranks.stable_rank",
     "entropy_of_logits": "joma.measures.entropy",
     "entropy_of_probabilities": "joma.measures.entropy",
-    "load_model": "joma.probes.reading.loading",
-    "neurons": "joma.probes.neurons.probe:probe_neurons",
-    "probe": "joma.probes.probe",
-    "probe_weights": "joma.probes.weights.ranks",
-    "read": "joma.results",
+    "load_model": "joma.instruments.reading.loading",
+    "neurons": "joma.instruments.neurons.probe:probe_neurons",
+    "probe": "joma.instruments.probe.probe",
+    "probe_weights": "joma.checkpoints.ranks",
+    "read": "joma.report.results",
     "spectral_norm": "joma.measures.ranks.spectral_norm",
     "stable_rank": "joma.measures.ranks.stable_rank",
     "stable_rank_estimate": "joma.measures.ranks.stable_rank",
     "sweep": "joma.sweeps.result",
     "track": "joma.instruments.track.series",
-    "watch": "joma.probes.watching.watch",
+    "watch": "joma.instruments.watch.watch",
     "write_probe": "joma.instruments.probe.run",
 }
 """Public name -> its module, and its name there where that is another."""

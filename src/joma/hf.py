@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from joma.probes.live.messages import Message
-from joma.probes.live.monitor import Monitor, MonitorSettings, StopTraining
+from joma.instruments.monitor.messages import Message
+from joma.instruments.monitor.monitor import Monitor, MonitorSettings, StopTraining
 
 
 class TrainingMonitor(TrainerCallback):
-    """``trainer.add_callback(joma.hf.TrainingMonitor())``: a :class:`joma.Monitor` that the Trainer drives.
+    """``trainer.add_callback(joma.hf.TrainingMonitor())``: a ``joma.Monitor`` that the Trainer drives.
 
     One step is one optimizer step, whatever is accumulated. The folder is ``joma-monitor`` in the Trainer's
     output directory unless another is given; a run that is resumed from a checkpoint continues it. The loss
@@ -26,7 +26,7 @@ class TrainingMonitor(TrainerCallback):
     With ``on_alarm="stop"`` the Trainer stops after the step.
 
     Args:
-        settings: those of :class:`joma.Monitor`, the model aside.
+        settings: those of ``joma.Monitor``, the model aside.
     """
 
     def __init__(self, **settings: Unpack[MonitorSettings]) -> None:

@@ -9,19 +9,19 @@ import lightning
 from torch import Tensor
 from torch.optim import Optimizer
 
-from joma.probes.live.messages import Message
-from joma.probes.live.monitor import Monitor, MonitorSettings, StopTraining
+from joma.instruments.monitor.messages import Message
+from joma.instruments.monitor.monitor import Monitor, MonitorSettings, StopTraining
 
 
 class TrainingMonitor(lightning.Callback):
-    """``lightning.Trainer(callbacks=[joma.lightning.TrainingMonitor()])``: a :class:`joma.Monitor`.
+    """``lightning.Trainer(callbacks=[joma.lightning.TrainingMonitor()])``: a ``joma.Monitor``.
 
     One step is one optimizer step, whatever is accumulated; its loss is that of its last batch. The folder is
     ``joma-monitor`` in the Trainer's root directory unless another is given; a run that is resumed continues
     it. With ``on_alarm="stop"`` the Trainer stops after the step.
 
     Args:
-        settings: those of :class:`joma.Monitor`, the model aside.
+        settings: those of ``joma.Monitor``, the model aside.
     """
 
     def __init__(self, **settings: Unpack[MonitorSettings]) -> None:

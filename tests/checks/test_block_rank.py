@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from joma.checks import block_rank
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.theory.block_salience import weights_of_nodes
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from joma.checks import coherence
-from joma.claim import Claim
+from joma.core.claim import Claim
 
 
 @pytest.fixture(scope="module")

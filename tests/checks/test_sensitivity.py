@@ -20,7 +20,7 @@ from joma.checks import (
     winner_take_all,
 )
 from joma.checks.scan_snap import fates, snapping
-from joma.claim import Claim
+from joma.core.claim import Claim
 from joma.theory.winner_take_all import WinnerTakeAll
 
 

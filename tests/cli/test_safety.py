@@ -14,7 +14,7 @@ import yaml
 
 import joma.cli.main as cli
 import toy
-from joma.errors import RunDirectoryError
+from joma.core.errors import RunDirectoryError
 from joma.runs.directory import read_run, run_experiment
 
 pytestmark = pytest.mark.usefixtures("no_pictures")

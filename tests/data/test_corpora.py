@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from joma.core.errors import InputError
 from joma.data.corpora import load_corpus
-from joma.errors import InputError
 
 
 def test_python_reference_is_always_there() -> None:

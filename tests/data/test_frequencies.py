@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joma.core.errors import InputError
 from joma.data.frequencies import as_frequencies, drive, random_classes, sample_sentences, smooth_classes
-from joma.errors import InputError
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 9), st.integers(0, 1000))

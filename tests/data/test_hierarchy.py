@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joma.core.errors import InputError
 from joma.data.hierarchy import draw_hierarchy, pad_in_front
-from joma.errors import InputError
 
 
 @given(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joma.core.errors import InputError
 from joma.data.latent_tree import HiddenTree, sequences_from_leaves
-from joma.errors import InputError
 from joma.theory.latent_tree import LatentTree
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joma.core.errors import InputError
 from joma.data.next_token import NextTokenData, graded_tokens
-from joma.errors import InputError
 
 
 def test_graded_tokens_are_laid_out_as_said():

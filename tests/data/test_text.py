@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joma.core.errors import InputError
 from joma.data.corpora import Corpus
 from joma.data.text import UNKNOWN, Batches, basic_english, tokenize, validation_windows
-from joma.errors import InputError
 
 
 def corpus(training: str, validation: str = "b a z") -> Corpus:

@@ -7,8 +7,8 @@ import pytest
 from scipy.integrate import solve_ivp
 from scipy.special import erfinv
 
+from joma.core.errors import InputError, UnfinishedError
 from joma.dynamics import block_flow
-from joma.errors import InputError, UnfinishedError
 from joma.theory.activation import activation, smooth_relu
 from joma.theory.attention import Attention
 from joma.theory.block import Block, CrossEntropyGradient, Embeddings

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from joma.core.errors import DivergenceError, InputError
 from joma.dynamics.block_salience_flow import integrate_joint, integrate_salience
-from joma.errors import DivergenceError, InputError
 from joma.theory import block_salience, salience
 from joma.theory.drift import of_samples, plant, towards
 from joma.theory.isotropic import RELU

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from joma.core.errors import DivergenceError, InputError, UnfinishedError
 from joma.dynamics.integrator import Parts, integrate, moments
-from joma.errors import DivergenceError, InputError, UnfinishedError
 
 TIGHT = {"rtol": 1e-11, "atol": 1e-13, "advice": "stop earlier"}
 

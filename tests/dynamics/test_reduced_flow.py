@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from joma.core.errors import InputError
 from joma.dynamics import block_flow, reduced_flow
-from joma.errors import InputError
 from joma.theory.activation import activation
 from joma.theory.attention import Attention
 from joma.theory.block import Block, CrossEntropyGradient, Embeddings

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
+from joma.core.errors import DivergenceError, InputError
 from joma.dynamics import salience_flow as flow
-from joma.errors import DivergenceError, InputError
 from joma.theory import salience
 from joma.theory.salience_variants import softmax_attention_ratio, solve_linear_attention
 

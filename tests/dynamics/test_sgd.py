@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from joma.core.errors import DivergenceError, InputError
 from joma.dynamics import block_flow, sgd
-from joma.errors import DivergenceError, InputError
 from joma.theory.activation import activation
 from joma.theory.attention import Attention
 from joma.theory.block import Block, CrossEntropyGradient, Embeddings

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.integrate import cumulative_trapezoid
 
+from joma.core.errors import DivergenceError, InputError
 from joma.data.next_token import NextTokenData, graded_tokens
 from joma.dynamics.token_flow import strongest_distinct, token_flow
-from joma.errors import DivergenceError, InputError
 from joma.theory.scan_snap.equations import velocities
 
 DATA = graded_tokens(last_tokens=2, next_per_last=2, common=1, distinct=2, outputs=12)

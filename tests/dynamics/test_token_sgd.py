@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch.nn import functional
 
+from joma.core.errors import DivergenceError, InputError
 from joma.data.next_token import graded_tokens
 from joma.dynamics.token_flow import token_flow
 from joma.dynamics.token_sgd import token_sgd
-from joma.errors import DivergenceError, InputError
 
 DATA = graded_tokens(last_tokens=2, next_per_last=2, common=2, distinct=3)
 SMALL = {"eta_y": 1.0, "eta_z": 0.5, "seeds": [3], "steps": 12, "batch": 16, "length": 20}

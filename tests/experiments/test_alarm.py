@@ -4,17 +4,26 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from joma.errors import InputError
-from joma.experiments.alarm import Alarm, run, training
-from joma.experiments.alarm import claims as judged_by
-from joma.experiments.alarm.branches import ALL, BORN_BAD, CONTINUE, MAIN, OTHERS, Branch, Group, groups
-from joma.experiments.alarm.detection import OURS, WHOLE
-from joma.experiments.alarm.intervals import median_bounds, rate_bound, share_bounds
-from joma.experiments.alarm.labels import at_end, became, onset
-from joma.experiments.alarm.rules import LOSS_CUSUM, histories, with_nan
-from joma.experiments.alarm.training import columns_of, train_group
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.beyond.alarm import Alarm, run, training
+from joma.experiments.beyond.alarm import claims as judged_by
+from joma.experiments.beyond.alarm.branches import (
+    ALL,
+    BORN_BAD,
+    CONTINUE,
+    MAIN,
+    OTHERS,
+    Branch,
+    Group,
+    groups,
+)
+from joma.experiments.beyond.alarm.detection import OURS, WHOLE
+from joma.experiments.beyond.alarm.intervals import median_bounds, rate_bound, share_bounds
+from joma.experiments.beyond.alarm.labels import at_end, became, onset
+from joma.experiments.beyond.alarm.rules import LOSS_CUSUM, histories, with_nan
+from joma.experiments.beyond.alarm.training import columns_of, train_group
 
 BASE, BASES = 260, 6
 COLUMNS = columns_of(2, 4)

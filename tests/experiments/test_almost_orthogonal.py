@@ -3,10 +3,10 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from joma.errors import InputError
-from joma.experiments.almost_orthogonal import AlmostOrthogonal
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.joma_paper.almost_orthogonal import AlmostOrthogonal
 
 TINY = {
     "tokens": 6,

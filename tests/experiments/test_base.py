@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 import toy
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.experiments import catalog
 from joma.experiments.base import Experiment
 

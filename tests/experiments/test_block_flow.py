@@ -4,13 +4,13 @@ import math
 
 import pytest
 
-from joma.errors import InputError
-from joma.experiments.block_flow import BlockFlow
-from joma.experiments.block_flow.cases import cases
-from joma.experiments.block_flow.run import one_sample
-from joma.progress import Progress
-from joma.reporting.figures import style
-from joma.threads import limited
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.core.threads import limited
+from joma.experiments.beyond.block_flow import BlockFlow
+from joma.experiments.beyond.block_flow.cases import cases
+from joma.experiments.beyond.block_flow.run import one_sample
 
 SMALL = BlockFlow(cases=2, drawn=20, phase_points=3)
 

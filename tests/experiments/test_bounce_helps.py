@@ -6,15 +6,15 @@ import pandas as pd
 import pytest
 import torch
 
-from joma.errors import InputError
-from joma.experiments.bounce_helps import BounceHelps
-from joma.experiments.bounce_helps.claims import entropy_was_held
-from joma.experiments.bounce_helps.freezing import FrozenProjections, PinnedEntropy, stop_attention
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.beyond.bounce_helps import BounceHelps
+from joma.experiments.beyond.bounce_helps.claims import entropy_was_held
+from joma.experiments.beyond.bounce_helps.freezing import FrozenProjections, PinnedEntropy, stop_attention
 from joma.measures.bounce import smooth
 from joma.measures.entropy import entropy_of_probabilities
 from joma.models.decoder import Decoder
-from joma.progress import Progress
-from joma.reporting.figures import style
 
 TINY = BounceHelps(
     vocabulary_size=60, width=8, batch=4, length=12, steps=24, measure_every=2, windows=8, seeds=3

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 import torch
 
-from joma.errors import InputError
-from joma.experiments.cdag import Cdag
-from joma.experiments.cdag.network import Network
-from joma.experiments.cdag.run import _quadruples, _unit
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.joma_paper.cdag import Cdag
+from joma.experiments.joma_paper.cdag.network import Network
+from joma.experiments.joma_paper.cdag.run import _quadruples, _unit
 from joma.theory.feature_graph import Signals, angle_sum
 
 TINY = Cdag(classes=2, samples=120, width=4, steps=20, measurements=4, seeds=2)

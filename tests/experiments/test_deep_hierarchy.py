@@ -5,8 +5,10 @@ import pandas as pd
 import pytest
 import torch
 
-from joma.errors import InputError
-from joma.experiments.deep_hierarchy import (
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.joma_paper.deep_hierarchy import (
     DECODER,
     FROZEN,
     LONE,
@@ -19,13 +21,11 @@ from joma.experiments.deep_hierarchy import (
     WEAK,
     DeepHierarchy,
 )
-from joma.experiments.deep_hierarchy.claims import _bounce, _ends, half_times
-from joma.experiments.deep_hierarchy.decoder import _draw, _look
-from joma.experiments.deep_hierarchy.run import _train, network
-from joma.experiments.deep_hierarchy.sequences import forest, heights, questions
+from joma.experiments.joma_paper.deep_hierarchy.claims import _bounce, _ends, half_times
+from joma.experiments.joma_paper.deep_hierarchy.decoder import _draw, _look
+from joma.experiments.joma_paper.deep_hierarchy.run import _train, network
+from joma.experiments.joma_paper.deep_hierarchy.sequences import forest, heights, questions
 from joma.models.decoder import Decoder
-from joma.progress import Progress
-from joma.reporting.figures import style
 
 SMALL = DeepHierarchy(sequences=2000, steps=30)
 ASKED = DeepHierarchy(sequences=500, decoder_steps=3)

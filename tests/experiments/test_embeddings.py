@@ -5,13 +5,13 @@ import pandas as pd
 import pytest
 import torch
 
-from joma.claim import Claim
-from joma.errors import InputError
-from joma.experiments.embeddings import MODELS, Embeddings
-from joma.experiments.embeddings import claims as embeddings_claims
-from joma.experiments.embeddings.problem import Problem
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.core.claim import Claim
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.beyond.embeddings import MODELS, Embeddings
+from joma.experiments.beyond.embeddings import claims as embeddings_claims
+from joma.experiments.beyond.embeddings.problem import Problem
 
 TINY = {"seeds": 1, "tokens": 4, "classes": 3, "dimension": 6, "end": 4.0, "moments": 9}
 

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from joma.claim import Claim
-from joma.errors import InputError
-from joma.experiments.fig10 import Fig10
+from joma.core.claim import Claim
+from joma.core.errors import InputError
+from joma.experiments.joma_paper.fig10 import Fig10
 from joma.runs.directory import Run, run_experiment
 
 

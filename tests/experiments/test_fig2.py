@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 import torch
 
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
 from joma.dynamics import sgd
-from joma.errors import InputError
-from joma.experiments.classes_training import ClassesTraining, train_classes
-from joma.experiments.fig2 import Fig2
-from joma.experiments.fig2.run import _metrics
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.experiments.joma_paper.fig2 import Fig2
+from joma.experiments.joma_paper.fig2.run import _metrics
+from joma.experiments.shared.classes_training import ClassesTraining, train_classes
 from joma.theory.attention import Attention
 from joma.theory.block import Block, CrossEntropyGradient, Embeddings
 

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from joma.errors import InputError
-from joma.experiments.fig3 import Fig3
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.joma_paper.fig3 import Fig3
 
 SMALL = {"runs": 2, "record_every": 200}
 

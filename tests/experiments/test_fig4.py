@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from joma.errors import InputError
-from joma.experiments.fig4 import Fig4, claims
-from joma.experiments.fig4.run import critical_points
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.joma_paper.fig4 import Fig4, claims
+from joma.experiments.joma_paper.fig4.run import critical_points
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_bad_settings(settings, word):
 
 def test_listing_imports_nothing_heavy():
     code = (
-        "import sys, joma.experiments.fig4; "
+        "import sys, joma.experiments.joma_paper.fig4; "
         "print([m for m in ('torch', 'pandas', 'numpy', 'scipy', 'matplotlib') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

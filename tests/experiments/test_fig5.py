@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from joma.errors import InputError
-from joma.experiments.fig5 import Fig5, claims
-from joma.experiments.fig5.permutations import distinct_permutations
-from joma.experiments.fig5.run import contexts
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.joma_paper.fig5 import Fig5, claims
+from joma.experiments.joma_paper.fig5.permutations import distinct_permutations
+from joma.experiments.joma_paper.fig5.run import contexts
 from joma.theory.class_labels import root_bias
 from joma.theory.latent_tree import cooccurrence
 

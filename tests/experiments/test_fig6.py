@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from joma.checks.block_rank import FIGURE_4
-from joma.errors import InputError
-from joma.experiments.curves import find_bounces
-from joma.experiments.fig6 import Fig6
-from joma.experiments.fig6.claims import beyond, block_law, bottom_bounces_less
-from joma.experiments.fig6.run import REAL, SHUFFLED, UNTRAINED_QK
-from joma.experiments.recorded import compare, read_record
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.joma_paper.fig6 import Fig6
+from joma.experiments.joma_paper.fig6.claims import beyond, block_law, bottom_bounces_less
+from joma.experiments.joma_paper.fig6.run import REAL, SHUFFLED, UNTRAINED_QK
+from joma.experiments.shared.curves import find_bounces
+from joma.experiments.shared.recorded import compare, read_record
 from joma.measures.bounce import bounce
 from joma.models.decoder import Decoder
-from joma.progress import Progress
-from joma.reporting.figures import style
 from joma.runs.executors.processes import local_processes
 from joma.theory.block_salience import entropy
 from joma.theory.salience import solve
@@ -48,7 +48,7 @@ def test_tables_are_tidy_and_complete(tables: dict[str, pd.DataFrame]) -> None:
 
 
 def test_same_settings_same_tables(tables: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joma.progress.usable_cores", lambda: 1)
+    monkeypatch.setattr("joma.core.progress.usable_cores", lambda: 1)
     again = Fig6(**SMALL).run(Progress(quiet=True))
     for name, table in tables.items():
         pd.testing.assert_frame_equal(table, again[name], check_exact=True)

@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from joma.errors import InputError, UnfinishedError
-from joma.experiments.fig7 import Fig7
-from joma.experiments.fig7.claims import claims
-from joma.experiments.fig7.figure import draw
-from joma.experiments.fig7.run import _layers
-from joma.experiments.fig7.training import saved_steps
+from joma.core.errors import InputError, UnfinishedError
+from joma.core.progress import Progress
+from joma.experiments.joma_paper.fig7 import Fig7
+from joma.experiments.joma_paper.fig7.claims import claims
+from joma.experiments.joma_paper.fig7.figure import draw
+from joma.experiments.joma_paper.fig7.run import _layers
+from joma.experiments.joma_paper.fig7.training import saved_steps
 from joma.instruments.track.orders import dates
-from joma.progress import Progress
 
 
 def tables(top_bounces: bool, wave: bool, runs: int = 5) -> dict[str, pd.DataFrame]:

@@ -10,17 +10,17 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
-from joma.errors import InputError
-from joma.experiments.fig8 import Fig8
-from joma.experiments.fig8.claims import (
+from joma.core.errors import InputError
+from joma.core.progress import Progress
+from joma.experiments.joma_paper.fig8 import Fig8
+from joma.experiments.joma_paper.fig8.claims import (
     bounce_is_best,
     large_rate_collapses,
     rates_differ,
     some_rate_bounces,
 )
-from joma.experiments.fig8.run import BOUNCES, COLLAPSES, FALLS, STAYS
-from joma.experiments.recorded import read_record
-from joma.progress import Progress
+from joma.experiments.joma_paper.fig8.run import BOUNCES, COLLAPSES, FALLS, STAYS
+from joma.experiments.shared.recorded import read_record
 from joma.runs.executors.processes import local_processes
 from small_decoders import SMALL_DECODERS
 

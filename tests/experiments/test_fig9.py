@@ -3,10 +3,10 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from joma.errors import InputError
-from joma.experiments.fig9 import Fig9
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.joma_paper.fig9 import Fig9
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from joma.errors import InputError
-from joma.experiments.forecast import CLOSURES, OTHER, Forecast
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.beyond.forecast import CLOSURES, OTHER, Forecast
 
 TINY = {"seeds": 2, "classes": 5, "tokens": 6, "end": 60.0, "exp_end": 20.0, "moments": 9}
 

@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from joma.errors import InputError
-from joma.experiments.joint_dynamics import JointDynamics
-from joma.experiments.joint_dynamics.block import block_flows
-from joma.experiments.joint_dynamics.tables import of_layers
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.beyond.joint_dynamics import JointDynamics
+from joma.experiments.beyond.joint_dynamics.block import block_flows
+from joma.experiments.beyond.joint_dynamics.tables import of_layers
 from joma.runs.executors.processes import local_processes
 from small_decoders import SMALL_DECODERS
 
@@ -46,7 +46,7 @@ def test_tables_are_tidy_and_complete(tables: dict[str, pd.DataFrame]) -> None:
 
 
 def test_same_settings_same_tables(tables: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joma.progress.usable_cores", lambda: 1)
+    monkeypatch.setattr("joma.core.progress.usable_cores", lambda: 1)
     again = JointDynamics(**SMALL).run(Progress(quiet=True))
     for name, table in tables.items():
         pd.testing.assert_frame_equal(table, again[name], check_exact=True)

@@ -5,13 +5,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from joma.errors import InputError
-from joma.experiments.latent_depth import LatentDepth
-from joma.experiments.latent_depth.claims import _uncertainty
-from joma.experiments.latent_depth.run import bayes_probabilities, trees
-from joma.experiments.trees import enumerate_states
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.joma_paper.latent_depth import LatentDepth
+from joma.experiments.joma_paper.latent_depth.claims import _uncertainty
+from joma.experiments.joma_paper.latent_depth.run import bayes_probabilities, trees
+from joma.experiments.shared.trees import enumerate_states
 
 TINY = LatentDepth(depth=3, samples=300, steps=100, measure_every=20, seeds=2, learning_rate=1.0)
 

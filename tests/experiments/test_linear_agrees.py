@@ -6,18 +6,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
 from joma.data.next_token import NextTokenData
 from joma.dynamics.token_flow import token_flow
-from joma.errors import InputError
-from joma.experiments.linear_agrees import (
+from joma.experiments.joma_paper.linear_agrees import (
     JOMA,
     NORMALISED,
     PLAIN,
     LinearAgrees,
 )
-from joma.experiments.linear_agrees.run import block_logits, integral_residual
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.experiments.joma_paper.linear_agrees.run import block_logits, integral_residual
 
 SMALL = LinearAgrees(next_tokens=(2,), common_weights=(5.0,), eta_z=(0.1, 1.0), distinct=3, horizon=300.0)
 

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from joma.errors import InputError
-from joma.experiments.optimizers import OPTIMIZERS, Optimizers
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.beyond.optimizers import OPTIMIZERS, Optimizers
 
 TINY = {"seeds": 2, "classes": 4, "tokens": 5, "steps": 150, "halvings": 1}
 

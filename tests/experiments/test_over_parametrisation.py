@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from joma.errors import InputError
-from joma.experiments.over_parametrisation import OverParametrisation
-from joma.experiments.over_parametrisation.run import coupon_collector, sequences
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.beyond.over_parametrisation import OverParametrisation
+from joma.experiments.beyond.over_parametrisation.run import coupon_collector, sequences
 
 SMALL = OverParametrisation(latents=3, neurons=(3, 12), networks=10, single=50, sequences=100, steps=150)
 

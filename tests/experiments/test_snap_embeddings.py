@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from joma.core.errors import DivergenceError, InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
 from joma.data.next_token import graded_tokens
 from joma.dynamics.token_flow import token_flow
-from joma.errors import DivergenceError, InputError
-from joma.experiments.snap_embeddings import EMBEDDED, FREE, NULL, ONE_MATRIX, SnapEmbeddings
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.experiments.scan_snap.snap_embeddings import EMBEDDED, FREE, NULL, ONE_MATRIX, SnapEmbeddings
 
 SMALL = {"distinct": 3, "seeds": 2, "end": 10.0, "rate": 0.05, "moments": 6, "width": 5}
 

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from joma.experiments.snap_fig4 import SnapFig4
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.scan_snap.snap_fig4 import SnapFig4
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 import torch
 
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
 from joma.data.next_token import graded_tokens
-from joma.errors import InputError
-from joma.experiments.snap_fig6 import SnapFig6
-from joma.experiments.snap_fig6.authors import authors_classes, authors_start
-from joma.experiments.snap_fig6.claims import _reproduction, _steps, _trend
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.experiments.scan_snap.snap_fig6 import SnapFig6
+from joma.experiments.scan_snap.snap_fig6.authors import authors_classes, authors_start
+from joma.experiments.scan_snap.snap_fig6.claims import _reproduction, _steps, _trend
 
 TINY = {
     "last_tokens": (1, 2),

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from joma.errors import InputError
-from joma.experiments.snap_fig7 import SnapFig7
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.scan_snap.snap_fig7 import SnapFig7
 
 TINY = {
     "layers": (1, 2),

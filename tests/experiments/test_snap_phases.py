@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
 from joma.data.next_token import graded_tokens
 from joma.dynamics.token_flow import token_flow
-from joma.errors import InputError
-from joma.experiments.snap_phases import SnapPhases
-from joma.experiments.snap_phases.run import RATIOS, drive, start_constant
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.experiments.scan_snap.snap_phases import SnapPhases
+from joma.experiments.scan_snap.snap_phases.run import RATIOS, drive, start_constant
 
 SMALL = SnapPhases(
     next_tokens=(2,),

@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
 from joma.data.text import TokenText
-from joma.errors import InputError
-from joma.experiments.snap_yz_layers import MODELS, SnapYzLayers
-from joma.experiments.snap_yz_layers.ngram_losses import bigram_loss, unigram_loss
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.experiments.scan_snap.snap_yz_layers import MODELS, SnapYzLayers
+from joma.experiments.scan_snap.snap_yz_layers.ngram_losses import bigram_loss, unigram_loss
 
 TINY = {
     "vocabulary_size": 12,

@@ -7,17 +7,17 @@ import pandas as pd
 import pytest
 import torch
 
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
 from joma.data.hierarchy import draw_hierarchy
-from joma.errors import InputError
-from joma.experiments.table1 import CELL, Table1
-from joma.experiments.table1.claims import _combined_deviation
-from joma.experiments.table1.paper import paper_table
-from joma.experiments.table1.readings import OPTIONS, PLAIN, Measurement, plain, summary
-from joma.experiments.table1.run import pays_together
+from joma.experiments.joma_paper.table1 import CELL, Table1
+from joma.experiments.joma_paper.table1.claims import _combined_deviation
+from joma.experiments.joma_paper.table1.paper import paper_table
+from joma.experiments.joma_paper.table1.readings import OPTIONS, PLAIN, Measurement, plain, summary
+from joma.experiments.joma_paper.table1.run import pays_together
 from joma.measures.alignment import latent_neuron_alignment
 from joma.models.hierarchy import HierarchyNetwork
-from joma.progress import Progress
-from joma.reporting.figures import style
 from joma.runs.executors.processes import local_processes
 from joma.training.distinct import draw_classes
 
@@ -169,7 +169,7 @@ def test_the_null_is_made_of_fresh_shuffles() -> None:
 
 
 def test_same_settings_same_tables(tables: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joma.progress.usable_cores", lambda: 1)
+    monkeypatch.setattr("joma.core.progress.usable_cores", lambda: 1)
     again = Table1(**SMALL).run(Progress(quiet=True))
     for name, table in tables.items():
         pd.testing.assert_frame_equal(table, again[name], check_exact=True)
@@ -180,8 +180,8 @@ def test_seeds_trained_together_are_the_seeds_trained_alone(
 ) -> None:
     assert all(pays_together(Table1(**SMALL), cell) for cell in Table1(**SMALL).trainings())
     assert not any(pays_together(Table1(width=256), cell) for cell in Table1(width=256).trainings())
-    monkeypatch.setattr("joma.experiments.table1.run.pays_together", lambda settings, cell: False)
-    monkeypatch.setattr("joma.progress.usable_cores", lambda: 1)
+    monkeypatch.setattr("joma.experiments.joma_paper.table1.run.pays_together", lambda settings, cell: False)
+    monkeypatch.setattr("joma.core.progress.usable_cores", lambda: 1)
     alone = Table1(**SMALL).run(Progress(quiet=True))["alignment"]
     keys = ["run", "seed", "step", "layer", "metric"]
     for metric, tolerance in (("loss", 1e-5), ("NCorr", 1e-3)):

@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from joma.errors import InputError
-from joma.experiments.theorem4 import Theorem4
-from joma.experiments.theorem4.run import deviation
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.joma_paper.theorem4 import Theorem4
+from joma.experiments.joma_paper.theorem4.run import deviation
 
 
 @pytest.fixture(scope="module")

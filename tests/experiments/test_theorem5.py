@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from joma.errors import InputError
-from joma.experiments.theorem5 import Theorem5
-from joma.experiments.trees import ancestor_heights, enumerate_states, sample, tree_below_classes
-from joma.progress import Progress
-from joma.reporting.figures import style
+from joma.core.errors import InputError
+from joma.core.figures import style
+from joma.core.progress import Progress
+from joma.experiments.joma_paper.theorem5 import Theorem5
+from joma.experiments.shared.trees import ancestor_heights, enumerate_states, sample, tree_below_classes
 
 TINY = Theorem5(depth=4, edge_correlations=(0.9, 0.5), samples=100_000, expansion=(0.1, 0.01, 0.001))
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import joma
+from joma.core.errors import InputError, RunDirectoryError
 from joma.data.corpora import load_corpus
-from joma.errors import InputError, RunDirectoryError
 from joma.experiments import catalog, tour
 from joma.experiments.tour import CORPUS, TOUR, decoder_runs
-from joma.probes.live.folder import read_table
+from joma.instruments.monitor.folder import read_table
 
 
 def test_the_tours_experiments_exist() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import joma
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.measures.bounce import smooth
 
 QUERY = torch.zeros(1, 1, 4, 2)

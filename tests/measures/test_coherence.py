@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.measures.coherence import (
     BINS,
     Cosines,

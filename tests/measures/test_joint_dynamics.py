@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
+from joma.core.errors import InputError
 from joma.dynamics import block_flow
-from joma.errors import InputError
 from joma.measures.joint_dynamics import (
     CONTROLS,
     Variant,

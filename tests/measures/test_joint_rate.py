@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.measures.joint_rate import joint_rate
 
 HALF = torch.rand(2, 3, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.measures.salience import Context, SalienceSums, frequent_contexts
 
 contexts = st.builds(Context, causal=st.booleans(), window=st.sampled_from([None, 1, 3]))

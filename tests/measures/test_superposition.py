@@ -10,7 +10,7 @@ from scipy.cluster.hierarchy import cut_tree, linkage
 from scipy.spatial.distance import squareform
 from scipy.stats import kstest
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.measures.superposition import (
     attended_similarity,
     matched_draws,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.models.decoder import Decoder, DecoderLayer, sinusoidal_positions
 
 

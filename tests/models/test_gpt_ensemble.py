@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.models.gpt_ensemble import GPTEnsemble, GPTShape
 
 SMALL = GPTShape(vocabulary_size=11, width=8, layers=2, heads=2, length=6)

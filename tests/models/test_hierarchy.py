@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.models.hierarchy import HierarchyNetwork
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.models.hierarchy import HierarchyNetwork
 from joma.models.hierarchy_ensemble import HierarchyEnsemble, arrange
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from joma.core.errors import InputError
 from joma.data.next_token import graded_tokens
-from joma.errors import InputError
 from joma.models.one_layer import Embedded, FreePairs, OneLayer, Population
 from joma.models.yz import YZ
 from joma.theory.scan_snap.equations import velocities

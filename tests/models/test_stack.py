@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.models.stack import JomaStack
 from joma.theory.activation import activation
 from joma.theory.stack import Layer, directions

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from joma.core.errors import InputError
 from joma.data.text import TokenText
-from joma.errors import InputError
 from joma.models.yz import YZ, PairMatrix
 from joma.theory.scan_snap.equations import velocities
 from joma.training.evaluation import HeldOutText

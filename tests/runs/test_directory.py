@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 import toy
-from joma.errors import DivergenceError, InputError, RunDirectoryError, UnfinishedError
-from joma.files import whole_file, write_text
+from joma.core.errors import DivergenceError, InputError, RunDirectoryError, UnfinishedError
+from joma.core.files import whole_file, write_text
 from joma.runs.directory import find_runs, read_run, run_experiment, write_claims
 from joma.runs.parts import RunProgress
 
@@ -92,7 +92,7 @@ def test_directories_of_something_else_are_left_alone(tmp_path: Path, prepare, m
 
 
 def test_a_run_that_cannot_begin_leaves_no_claim_on_its_directory(tmp_path: Path) -> None:
-    from joma.experiments.fig6 import Fig6
+    from joma.experiments.joma_paper.fig6 import Fig6
 
     with pytest.raises(InputError, match="neither a file nor a known corpus"):
         run_experiment(Fig6(corpus="nowhere.txt"), tmp_path)
@@ -243,7 +243,7 @@ def test_parts_run_in_processes_and_equal_one_process(
 
     computations = {f"part-{i}": functools.partial(toy.square, i) for i in range(3)}
     parallel = RunProgress(tmp_path / "a", quiet=True).parts(computations)
-    monkeypatch.setattr("joma.progress.usable_cores", lambda: 1)
+    monkeypatch.setattr("joma.core.progress.usable_cores", lambda: 1)
     alone = RunProgress(tmp_path / "b", quiet=True).parts(computations)
     assert list(parallel) == list(alone) == list(computations)
     for name in computations:
@@ -257,7 +257,7 @@ def test_a_failing_part_lets_the_others_finish(
 ) -> None:
     import functools
 
-    monkeypatch.setattr("joma.progress.usable_cores", lambda: cores)
+    monkeypatch.setattr("joma.core.progress.usable_cores", lambda: cores)
     computations = {f"part-{i}": functools.partial(toy.square, i) for i in (3, -1, 2)}
     with pytest.raises(DivergenceError, match="-1 is negative"):
         RunProgress(tmp_path, quiet=True).parts(computations)

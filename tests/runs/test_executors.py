@@ -17,8 +17,8 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from joma.errors import InputError, UnfinishedError
-from joma.progress import Lost, Progress
+from joma.core.errors import InputError, UnfinishedError
+from joma.core.progress import Lost, Progress
 from joma.runs.executors import executor_of
 from joma.runs.executors.elsewhere import compute, versions
 from joma.runs.executors.processes import local_processes
@@ -152,7 +152,7 @@ def threads_of_part(_: Progress) -> pd.DataFrame:
 
 
 def test_a_part_has_the_threads_that_its_job_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joma.progress.usable_cores", lambda: 2)
+    monkeypatch.setattr("joma.core.progress.usable_cores", lambda: 2)
     progress = Progress(quiet=True, executor=local_processes)
     for threads in (1, 2):
         progress.threads = threads
@@ -170,7 +170,7 @@ def living_part(_: Progress) -> pd.DataFrame:
 
 
 def test_a_part_whose_process_is_killed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joma.progress.usable_cores", lambda: 2)
+    monkeypatch.setattr("joma.core.progress.usable_cores", lambda: 2)
     progress = Progress(quiet=True, executor=local_processes)
     with pytest.raises(UnfinishedError, match=r"computed one was ended \(signal 9.*same command again"):
         progress.parts({"one": dead_part, "two": living_part})

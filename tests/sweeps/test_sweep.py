@@ -17,10 +17,10 @@ from scipy import stats
 
 import joma
 from joma.cli import main as cli
-from joma.errors import InputError, RunDirectoryError
+from joma.core.errors import InputError, RunDirectoryError
+from joma.core.progress import Progress
 from joma.experiments import catalog
-from joma.experiments.fig8 import Fig8
-from joma.progress import Progress
+from joma.experiments.joma_paper.fig8 import Fig8
 from joma.sweeps import SweepRun
 
 SMALL = [

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.errors import DivergenceError, InputError
+from joma.core.errors import DivergenceError, InputError
 from joma.theory.attention import ATTENTION_KINDS, Attention
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from joma import arguments
+from joma.core import arguments
+from joma.core.errors import InputError
 from joma.dynamics import salience_flow as flow
-from joma.errors import InputError
 from joma.theory import coherence, critical_points, isotropic, optimizers, salience
 from joma.theory import salience_variants as variants
 from joma.theory.attention import Attention

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from joma.errors import DivergenceError, InputError
+from joma.core.errors import DivergenceError, InputError
 from joma.theory import class_labels, invariants
 from joma.theory import feature_graph as graph
 from joma.theory import latent_tree as tree

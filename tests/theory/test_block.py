@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.theory.activation import ACTIVATIONS, activation, leaky, smooth_relu
 from joma.theory.attention import ATTENTION_KINDS, Attention
 from joma.theory.block import (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.theory import block_salience as block
 
 sizes = st.floats(0.05, 50.0)

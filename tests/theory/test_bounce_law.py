@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.theory.block_salience import elapsed_time, rest
 from joma.theory.bounce_law import bounce_law, bounce_of_flow, logits_at, saturated_overshoot, time_law
 

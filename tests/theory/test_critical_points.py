@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.theory.critical_points import (
     G,
     balancing_ratio,

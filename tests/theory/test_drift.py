@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.theory.drift import Mixture, of_samples, plant, towards
 from joma.theory.isotropic import RELU, HomogeneousGate, mixture_flow
 from joma.theory.isotropic_laws import Gaussian, LaplaceMarginal, MultivariateT, UniformBall

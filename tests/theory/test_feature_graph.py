@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.theory import feature_graph as graph
 
 COSINE = st.floats(0, 1)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joma.core.errors import InputError
 from joma.dynamics import block_flow, sgd
-from joma.errors import InputError
 from joma.theory import invariants
 from joma.theory.activation import activation
 from joma.theory.attention import ATTENTION_KINDS, Attention

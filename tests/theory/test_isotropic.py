@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.theory.isotropic import (
     RELU,
     HomogeneousGate,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.integrate import quad
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.theory.isotropic_laws import (
     Gaussian,
     LaplaceMarginal,

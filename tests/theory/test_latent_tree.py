@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.theory import class_labels
 from joma.theory import latent_tree as tree
 

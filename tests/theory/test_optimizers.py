@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
+from joma.core.errors import InputError
 from joma.dynamics import sgd
-from joma.errors import InputError
 from joma.theory.activation import activation
 from joma.theory.attention import Attention
 from joma.theory.block import Block, Embeddings

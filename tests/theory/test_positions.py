@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joma.checks.positions import drifts, theorem1_positions
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.theory.activation import activation
 from joma.theory.positions import directions
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.theory import salience_variants as variants
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
+from joma.core.errors import InputError
 from joma.data.next_token import graded_tokens
-from joma.errors import InputError
 from joma.theory.scan_snap import decoder, fates, snapping
 from joma.theory.scan_snap.equations import (
     attended,

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joma.checks.stack import RATES, course, drift, theorem1_stack
+from joma.core.errors import InputError
 from joma.dynamics.stack_flow import solve
-from joma.errors import InputError
 from joma.theory.activation import activation
 from joma.theory.stack import Layer, directions, invariant, random_stack, reduced_logits
 

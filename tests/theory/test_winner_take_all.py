@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.integrate import solve_ivp
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.theory.winner_take_all import (
     WinnerTakeAll,
     erf_invariant,

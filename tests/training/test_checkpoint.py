@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from joma.errors import RunDirectoryError
+from joma.core.errors import RunDirectoryError
 from joma.training.checkpoint import load_checkpoint, save_checkpoint
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from joma.core.errors import DivergenceError, InputError
 from joma.data.hierarchy import draw_hierarchy
-from joma.errors import DivergenceError, InputError
 from joma.models.hierarchy import HierarchyNetwork
 from joma.training.distinct import (
     DistinctRecipe,

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 
 import joma.training.loop as loop
+from joma.core.errors import DivergenceError, InputError
+from joma.core.progress import Progress
 from joma.data.text import Batches, TokenText
-from joma.errors import DivergenceError, InputError
 from joma.models.decoder import Decoder
-from joma.progress import Progress
 from joma.training.evaluation import HeldOutText
 from joma.training.loop import Recipe, reproducible, train
 

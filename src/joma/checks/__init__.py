@@ -1,6 +1,6 @@
 """Every theorem, lemma and erratum of the papers as a claim, computed afresh: ``joma check``.
 
-A module here mirrors one of :mod:`joma.theory` and offers ``CHECKS``: group name (``theorem2``,
+A module here mirrors one of ``joma.theory`` and offers ``CHECKS``: group name (``theorem2``,
 ``lemma4``) -> function without arguments that returns the group's claims, whose ids begin with the
-group's name. Groups appear in ``joma check`` in the order of :data:`MODULES` and of ``CHECKS``.
+group's name. Groups appear in ``joma check`` in the order of ``MODULES`` and of ``CHECKS``.
 """

@@ -48,7 +48,7 @@ def wave_flow(
     weight_rate: float = 1.0,
     attention_rate: float = 1.0,
 ) -> tuple[Block, Trajectory, Array, Wave]:
-    """Three random starts under a :class:`Wave`: block, flow, frequencies, gradient."""
+    """Three random starts under a ``Wave``: block, flow, frequencies, gradient."""
     rng = np.random.default_rng(seed)
     block = Block(
         embeddings or Embeddings.orthonormal(TOKENS),

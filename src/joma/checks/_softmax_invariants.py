@@ -13,7 +13,7 @@ from joma.checks._block_examples import (
     relative_drift,
     wave_flow,
 )
-from joma.claim import Claim, correct, judge, within
+from joma.core.claim import Claim, correct, judge, within
 from joma.dynamics import block_flow
 from joma.dynamics.block_flow import Trajectory
 from joma.theory import invariants

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import brentq
 
-from joma.arguments import Array
-from joma.claim import Claim, correct, judge
+from joma.core.arguments import Array
+from joma.core.claim import Claim, correct, judge
 from joma.theory.drift import Mixture, plant
 from joma.theory.isotropic import RELU, HomogeneousGate
 from joma.theory.isotropic_laws import Gaussian, IsotropicLaw, MultivariateT, UniformBall

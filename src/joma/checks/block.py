@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from joma.claim import Claim, correct, within
+from joma.core.claim import Claim, correct, within
 from joma.dynamics import block_flow
 from joma.theory.activation import activation
 from joma.theory.attention import ATTENTION_KINDS, Array, Attention

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from joma.claim import Claim, correct, judge, within
+from joma.core.claim import Claim, correct, judge, within
 from joma.dynamics.block_salience_flow import integrate_joint, integrate_salience
 from joma.theory import block_salience, salience
 from joma.theory.activation import activation

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from joma.arguments import Array
-from joma.claim import Claim, judge, within
+from joma.core.arguments import Array
+from joma.core.claim import Claim, judge, within
 from joma.dynamics.block_salience_flow import BlockAttention, integrate_joint
 from joma.theory import block_salience, salience
 from joma.theory.drift import towards

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 
-from joma.claim import Claim
-from joma.errors import InputError, nearest
-from joma.progress import Progress
-from joma.threads import limited
+from joma.core.claim import Claim
+from joma.core.errors import InputError, nearest
+from joma.core.progress import Progress
+from joma.core.threads import limited
 
 MODULES = (
     "block",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joma.claim import Claim, judge, within
+from joma.core.claim import Claim, judge, within
 from joma.dynamics import block_flow
 from joma.theory.activation import activation
 from joma.theory.attention import Array, Attention, AttentionKind
@@ -206,7 +206,7 @@ def _order() -> list[Claim]:
 
 
 def _response_error() -> float:
-    """:func:`typical_drift` against the drift that each cosine makes alone; largest over tokens, relative."""
+    """``typical_drift`` against the drift that each cosine makes alone; largest over tokens, relative."""
     size, squares = 1e-3, np.zeros(TOKENS)
     for pair in itertools.combinations(range(TOKENS), 2):
         gram = np.eye(TOKENS)

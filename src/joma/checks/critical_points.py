@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
-from joma.claim import Claim, correct, judge, within
-from joma.errors import InputError
+from joma.core.claim import Claim, correct, judge, within
+from joma.core.errors import InputError
 from joma.theory.critical_points import (
     CriticalPoint,
     balancing_ratio,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.integrate import quad
 
-from joma.claim import Claim, correct, judge, within
+from joma.core.claim import Claim, correct, judge, within
 from joma.theory import feature_graph as graph
 
 Array = NDArray[np.float64]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from scipy.special import entr
 
-from joma.claim import Claim, correct, judge
+from joma.core.claim import Claim, correct, judge
 from joma.dynamics.salience_flow import (
     acting_attention,
     attention_entropy,

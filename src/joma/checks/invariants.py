@@ -16,7 +16,7 @@ from joma.checks._block_examples import (
     wave_flow,
 )
 from joma.checks._softmax_invariants import theorem1_softmax
-from joma.claim import Claim, correct, judge, within
+from joma.core.claim import Claim, correct, judge, within
 from joma.dynamics import block_flow
 from joma.theory import invariants
 from joma.theory.attention import Attention, AttentionKind

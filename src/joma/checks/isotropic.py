@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import special
 from scipy.stats import qmc
 
-from joma.claim import Claim, correct, within
+from joma.core.claim import Claim, correct, within
 from joma.theory.isotropic import (
     RELU,
     Gate,

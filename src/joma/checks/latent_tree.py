@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from joma.claim import Claim, correct, judge, within
+from joma.core.claim import Claim, correct, judge, within
 from joma.theory import class_labels
 from joma.theory import latent_tree as tree
 

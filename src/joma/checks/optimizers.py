@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from joma.claim import Claim, judge, within
+from joma.core.claim import Claim, judge, within
 from joma.dynamics import sgd
 from joma.theory.activation import activation
 from joma.theory.attention import Array, Attention, AttentionKind

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from joma.claim import Claim, within
+from joma.core.claim import Claim, within
 from joma.dynamics import position_flow
 from joma.theory import positions
 from joma.theory.activation import activation

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.integrate import quad, solve_ivp
 from scipy.special import softmax
 
-from joma.claim import Claim, correct, judge, within
+from joma.core.claim import Claim, correct, judge, within
 from joma.dynamics.salience_flow import (
     Attention,
     integrate,

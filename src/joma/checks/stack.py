@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from joma.claim import Claim, within
+from joma.core.claim import Claim, within
 from joma.dynamics import stack_flow
 from joma.theory.activation import activation
 from joma.theory.stack import invariant, random_stack

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 from scipy.special import softmax
 
-from joma.claim import Claim, correct, judge, within
+from joma.core.claim import Claim, correct, judge, within
 from joma.dynamics import block_flow
 from joma.theory.attention import Array, Attention
 from joma.theory.block import Block, Embeddings

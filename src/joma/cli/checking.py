@@ -6,8 +6,8 @@ import json
 
 from joma.checks.catalog import run_checks
 from joma.cli.words.options import CheckOptions
-from joma.progress import Progress
-from joma.reporting.terminal import claims_as_text
+from joma.core.progress import Progress
+from joma.report.terminal import claims_as_text
 
 
 def do(options: CheckOptions) -> int:

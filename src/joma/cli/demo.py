@@ -7,11 +7,11 @@ from pathlib import Path
 
 from joma.checks.catalog import run_checks
 from joma.cli.words.options import DemoOptions
+from joma.core.files import user_path
+from joma.core.progress import Progress
 from joma.experiments import catalog
 from joma.experiments.tour import TOUR, decoder_runs
-from joma.files import user_path
-from joma.progress import Progress
-from joma.reporting.page import write_report
+from joma.report.page import write_report
 from joma.runs.directory import Run, run_experiment, write_claims
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 
+from joma.checkpoints.omissions import is_whole, left_out
 from joma.cli.words.options import InstrumentOptions, JobCall
-from joma.files import Json, user_path
+from joma.core.files import Json, user_path
 from joma.instruments.base import Instrument
 from joma.instruments.probe import ProbeRun
-from joma.probes.weights.omissions import is_whole, left_out
-from joma.reporting.page import write_report
-from joma.reporting.terminal import run_as_text
+from joma.report.page import write_report
+from joma.report.terminal import run_as_text
 from joma.runs.directory import Run, run_experiment
 from joma.runs.executors import executor_of
 from joma.runs.job import Job

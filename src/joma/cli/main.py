@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from joma.cli.commands import COMMANDS
-from joma.errors import InputError, JomaError, nearest, one_line, shown
-from joma.version import __version__
+from joma.core.errors import InputError, JomaError, nearest, one_line, shown
+from joma.core.version import __version__
 
 _USAGE = (
     "usage: joma COMMAND [options]\n\n"
@@ -83,7 +83,7 @@ def _unwritten(reason: str) -> int:
 
 
 def entry() -> NoReturn:
-    """The console script: :func:`main`, and an end that a second interruption cannot hold up."""
+    """The console script: ``main``, and an end that a second interruption cannot hold up."""
     status = main()
     if status == 130:
         sys.stdout.flush()

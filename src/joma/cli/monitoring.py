@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 
 from joma.cli.words.options import MonitorOptions
-from joma.errors import InputError
+from joma.core.errors import InputError
+from joma.instruments.monitor.folder import read_facts, read_messages, read_state, read_table
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.measures.change.detector import LEARNING, SETTLING, fewest_looks
 from joma.measures.change.e_detector import threshold
-from joma.probes.live.folder import read_facts, read_messages, read_state, read_table
 
 _SECONDS = 5.0
 

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 from joma.cli.words.options import ReportOptions
-from joma.errors import InputError, shown
-from joma.files import user_path
-from joma.reporting.monitored import find_monitored, monitored_run
-from joma.reporting.page import write_report
+from joma.core.errors import InputError, shown
+from joma.core.files import user_path
+from joma.instruments.monitor.page import find_monitored, monitored_run
+from joma.report.page import write_report
 from joma.runs.directory import Run, find_runs, read_run
 
 

@@ -7,8 +7,8 @@ import sys
 
 from joma.cli import jobs
 from joma.cli.words.options import JobCall, SweepOptions
-from joma.errors import InputError
-from joma.files import user_path
+from joma.core.errors import InputError
+from joma.core.files import user_path
 from joma.runs.executors import executor_of
 from joma.sweeps import MANY, SweepRun
 from joma.sweeps.plan import plan

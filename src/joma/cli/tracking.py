@@ -6,9 +6,9 @@ import json
 
 from joma.cli import jobs
 from joma.cli.words.options import JobCall, TrackOptions
+from joma.core.memory import keep_large_apart
 from joma.instruments.track import TrackRun
 from joma.instruments.track.plan import plan
-from joma.memory import keep_large_apart
 
 
 def do(call: JobCall) -> int:

@@ -8,8 +8,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from joma.errors import InputError, first_line, nearest, shown
-from joma.files import is_there, read_bytes, user_path
+from joma.core.errors import InputError, first_line, nearest, shown
+from joma.core.files import is_there, read_bytes, user_path
 
 NAMED_CORPORA = {
     "world-english-bible": "the World English Bible: 916k tokens of modern English prose (extra: demo)",
@@ -35,7 +35,7 @@ class Corpus:
 
 
 def load_corpus(source: str, *, validation_share: float = 0.1) -> Corpus:
-    """The corpus of that name (see :data:`NAMED_CORPORA`), or the text at that path.
+    """The corpus of that name (see ``NAMED_CORPORA``), or the text at that path.
 
     A path may be a text file, or a folder with the usual names (``wiki.train.tokens``,
     ``train.txt``, ``valid.txt``, ``test.txt``): a folder with a training file uses it and its
@@ -70,7 +70,7 @@ def load_corpus(source: str, *, validation_share: float = 0.1) -> Corpus:
 
 
 def named_text(text: str) -> Path | str:
-    """The whole text of a corpus that is named (see :data:`NAMED_CORPORA`), or else the path of a file."""
+    """The whole text of a corpus that is named (see ``NAMED_CORPORA``), or else the path of a file."""
     path = user_path(text)
     if is_there(path) or text not in NAMED_CORPORA:
         return path
@@ -79,7 +79,7 @@ def named_text(text: str) -> Path | str:
 
 
 def read_text(path: Path) -> str:
-    """The file's text; an :class:`InputError` if it is missing, empty or not UTF-8."""
+    """The file's text; an ``InputError`` if it is missing, empty or not UTF-8."""
     content = read_bytes(path)
     try:
         text = content.decode("utf-8-sig")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 
 Array = NDArray[np.float64]
 

@@ -16,7 +16,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
@@ -24,7 +24,7 @@ Booleans = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Hierarchy:
-    """A drawn hierarchy; build it with :func:`draw_hierarchy`."""
+    """A drawn hierarchy; build it with ``draw_hierarchy``."""
 
     sets: tuple[Integers, ...]
     """From the bottom up: ``sets[s]`` (N_s, children) of members one level below; the classes come last."""

@@ -2,7 +2,7 @@
 
 The distribution is HBLT's (JoMA Def. 1): a class label ``y_0`` with D values has binary children, which
 have binary children, down to the leaves, the tokens. A node keeps its parent's value with probability
-``(1 + rho) / 2``, rho of its own edge. :class:`joma.theory.latent_tree.LatentTree` answers for every
+``(1 + rho) / 2``, rho of its own edge. ``joma.theory.latent_tree.LatentTree`` answers for every
 pair at once in O(nodes^2); here any evidence is answered in O(nodes (D + log depth)), for trees
 of 10^5 nodes and any depth.
 """
@@ -17,6 +17,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from joma.core.errors import InputError
 from joma.data.tree_paths import (
     UNIT,
     TreePaths,
@@ -27,7 +28,6 @@ from joma.data.tree_paths import (
     products_before,
     products_to_the_end,
 )
-from joma.errors import InputError
 from joma.theory.latent_tree import LatentTree
 
 Array = NDArray[np.float64]
@@ -38,7 +38,7 @@ CLASS_LABEL = -1
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """What :meth:`HiddenTree.given` computes."""
+    """What ``HiddenTree.given`` computes."""
 
     log_evidence: float
     """log P[evidence], nats; 0 without evidence."""
@@ -183,7 +183,7 @@ class HiddenTree:
         """Every node's and the class's probability given ``evidence`` (node -> 0 or 1) and the class.
 
         Exact, by messages up and down the tree (Pearl's belief propagation), passed along whole paths at
-        once (:mod:`joma.data.tree_paths`), so that a chain of 10^5 nodes takes little longer than a bushy
+        once (``joma.data.tree_paths``), so that a chain of 10^5 nodes takes little longer than a bushy
         tree. In logarithms, so that the evidence of many nodes does not underflow; a factor 0 is counted
         apart.
 

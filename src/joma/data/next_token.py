@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -28,7 +28,7 @@ Booleans = NDArray[np.bool_]
 class NextTokenData:
     """The distribution of sequences: K next tokens, L last tokens, C contextual tokens.
 
-    Build it with :func:`graded_tokens` (the paper's setting), :meth:`from_pairs` (any conditional
+    Build it with ``graded_tokens`` (the paper's setting), ``from_pairs`` (any conditional
     probabilities), or directly. Raises InputError if a row of ``conditional`` is no distribution, if the
     last tokens are not numbered 0 ... L-1, or if ``outputs`` has no room for the next tokens.
     """
@@ -168,7 +168,7 @@ class NextTokenData:
         return np.asarray((self.conditional > 0) & ~self.common)
 
     def require_distinct(self, where: str) -> Booleans:
-        """:attr:`distinct`; raises InputError, naming ``where``, if a next token has no distinct token."""
+        """``distinct``; raises InputError, naming ``where``, if a next token has no distinct token."""
         distinct = self.distinct
         empty = np.flatnonzero(~distinct.any(axis=1))
         if empty.size:

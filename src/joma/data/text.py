@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from joma.core.errors import InputError, foreign
 from joma.data.corpora import Corpus
-from joma.errors import InputError, foreign
 
 UNKNOWN = "<unk>"
 # The rules of torchtext's "basic_english", which the paper's authors used.
@@ -62,7 +62,7 @@ class TokenText:
 def tokenize(corpus: Corpus, *, tokenizer: str = "words", vocabulary_size: int | None = None) -> TokenText:
     """Turn a corpus into token ids.
 
-    With ``tokenizer="words"``: :func:`basic_english`; the vocabulary is the ``vocabulary_size``
+    With ``tokenizer="words"``: ``basic_english``; the vocabulary is the ``vocabulary_size``
     most frequent training words (all, if None), ties in alphabetical order, ``<unk>`` first and for
     all others. ``"characters"``: likewise of single characters as they are. Any other value names a
     Hugging Face tokenizer: a hub id or a local folder.
@@ -85,7 +85,7 @@ def tokenize(corpus: Corpus, *, tokenizer: str = "words", vocabulary_size: int |
 
 
 def encoded(text: str, like: TokenText) -> NDArray[np.int64]:
-    """Another text in the characters of ``like``, which :func:`tokenize` made of characters."""
+    """Another text in the characters of ``like``, which ``tokenize`` made of characters."""
     return _ids(text, like.words)
 
 

@@ -35,7 +35,7 @@ def depths(parents: Nodes) -> Nodes:
 
 @dataclass(frozen=True, eq=False)
 class TreePaths:
-    """The nodes in an order in which each path, and each rank of paths, is contiguous (see :func:`cut`)."""
+    """The nodes in an order in which each path, and each rank of paths, is contiguous (see ``cut``)."""
 
     nodes: Nodes
     """(nodes,): the node at each slot."""
@@ -50,7 +50,7 @@ class TreePaths:
 
 
 def cut(parents: Nodes, depth: Nodes) -> TreePaths:
-    """Cut a tree (``parents`` (nodes,), -1 at the top; its :func:`depths`) into heavy paths."""
+    """Cut a tree (``parents`` (nodes,), -1 at the top; its ``depths``) into heavy paths."""
     count = len(parents)
     downwards = np.argsort(depth, kind="stable").tolist()
     above = parents.tolist()

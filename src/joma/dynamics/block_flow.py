@@ -13,9 +13,9 @@ from math import prod
 
 import numpy as np
 
-from joma.arguments import finite, matching, positive
+from joma.core.arguments import finite, matching, positive
+from joma.core.errors import InputError
 from joma.dynamics.integrator import Method, Parts, integrate, moments
-from joma.errors import InputError
 from joma.theory.attention import Array
 from joma.theory.block import BackpropagatedGradient, Block, Embeddings
 
@@ -134,7 +134,7 @@ def solve(
         block: the block of Eq. 1.
         frequencies: ``x`` (N, M) or (..., N, M), the samples (with the query m).
         gradient: ``g`` (..., N, K), constant, or a function of time and
-            :class:`~joma.theory.block.Activity` (:class:`~joma.theory.block.CrossEntropyGradient`).
+            ``Activity`` (``CrossEntropyGradient``).
         weights: ``w(t_0)`` (..., K, d).
         logits: ``z(t_0)`` (..., M).
         times: increasing, at least two; the first is the initial time ``t_0``.
@@ -144,12 +144,12 @@ def solve(
         rtol: relative tolerance of each step. The method controls the root mean square over the whole
             state; it is tightened by the root of the batch's size, so that no member hides in the batch.
         atol: absolute tolerance of each step, tightened likewise.
-        method: of :func:`scipy.integrate.solve_ivp`.
+        method: of ``scipy.integrate.solve_ivp``.
         speed_limit: the flow has blown up when a component's rate of change exceeds this (per unit of
             time). The whole batch then stops; its members share their time steps.
         max_evaluations: of Eq. 2, in all. A flow that needs more of them slides along the kink of its
             activation (ReLU, leaky): from both sides it is driven towards the kink, where no derivative
-            exists; :func:`~joma.theory.activation.smooth_relu` with method ``Radau`` follows it.
+            exists; ``smooth_relu`` with method ``Radau`` follows it.
 
     Returns:
         The moments before the blow-up, and ``blow_up_time`` if there was one. With exp attention and

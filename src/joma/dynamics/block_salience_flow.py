@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax
 
-from joma.arguments import Array, arrays, finite, positive, spread
+from joma.core.arguments import Array, arrays, finite, positive, spread
+from joma.core.errors import InputError, nearest
 from joma.dynamics.integrator import Method, Parts, integrate, moments
-from joma.errors import InputError, nearest
 from joma.theory.block_salience import BlockCourse, lambert, scaled_points
 from joma.theory.drift import Drift
 
@@ -65,7 +65,7 @@ def integrate_joint(
     """Integrate (v, z, xi) from ``v0`` at time 0.
 
     Args:
-        drift: Delta (:mod:`joma.theory.drift`).
+        drift: Delta (``joma.theory.drift``).
         v0: (n,) for one node, or (K, n).
         times: (S,), rising, none negative.
         attention: how the logits act; see above.
@@ -74,7 +74,7 @@ def integrate_joint(
         bias: xi at the start, (K,) or one for all. Whether it moves is the drift's affair.
         rtol: relative tolerance of each step.
         atol: absolute tolerance of each step.
-        method: of :func:`scipy.integrate.solve_ivp`; sampled drifts are steps, for which RK45 is best.
+        method: of ``scipy.integrate.solve_ivp``; sampled drifts are steps, for which RK45 is best.
         max_evaluations: of the drift.
 
     Raises:
@@ -138,7 +138,7 @@ def integrate_salience(
     """The block flow v' = (mu - v e^z) e^z, z = kappa v^2/2, from v(0) = 0, by DOP853 in L = ln 1/|1 - u/mu|.
 
     dL/dt = (1 + W) e^W with W = W(kappa u^2) only grows: no saturation and no stiffness, for sqrt(kappa) mu
-    from far below 0.1 to beyond 1e6. Arguments as for :func:`joma.theory.block_salience.solve`, with
+    from far below 0.1 to beyond 1e6. Arguments as for ``joma.theory.block_salience.solve``, with
     ``times`` rising; ``tolerance`` is relative, of L per step.
     """
     where = "integrate_salience"

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import solve_ivp
 
-from joma.arguments import numbers
-from joma.errors import DivergenceError, InputError, UnfinishedError
+from joma.core.arguments import numbers
+from joma.core.errors import DivergenceError, InputError, UnfinishedError
 
 Array = NDArray[np.float64]
 Method = Literal["DOP853", "RK45", "LSODA", "Radau", "BDF"]
@@ -95,7 +95,7 @@ def integrate(
     max_evaluations: int = 1_000_000,
     advice: str,
 ) -> Solution:
-    """Integrate ``velocity(time, state)`` from ``start`` (n,) over ``times`` (see :func:`moments`).
+    """Integrate ``velocity(time, state)`` from ``start`` (n,) over ``times`` (see ``moments``).
 
     Args:
         where: the caller, for messages.
@@ -104,7 +104,7 @@ def integrate(
         start: at ``begin``, which is ``times[0]`` unless given.
         times: (S,).
         begin: the time of ``start``.
-        method: of :func:`scipy.integrate.solve_ivp`.
+        method: of ``scipy.integrate.solve_ivp``.
         rtol: relative tolerance of each step.
         atol: absolute tolerance of each step.
         members: independent flows side by side in the state. A method controls the root mean square over

@@ -1,4 +1,4 @@
-"""The joint flow of weights, token logits and position biases (:mod:`joma.theory.positions`)."""
+"""The joint flow of weights, token logits and position biases (``joma.theory.positions``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from joma.arguments import Array, positive
+from joma.core.arguments import Array, positive
 from joma.dynamics.integrator import Parts, integrate, moments
 from joma.theory.activation import Activation
 from joma.theory.positions import directions
@@ -43,7 +43,7 @@ def solve(
     rtol: float = 1e-12,
     atol: float = 1e-14,
 ) -> PositionTrajectory:
-    """Integrate all three by DOP853; arguments as for :func:`joma.theory.positions.directions`.
+    """Integrate all three by DOP853; arguments as for ``joma.theory.positions.directions``.
 
     ``gradient`` is a function of time, (N, K); ``times`` rise, the first is the start.
 

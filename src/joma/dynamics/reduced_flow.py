@@ -1,7 +1,7 @@
 """The flow with attention integrated out, and the forecast: the course of attention without training it.
 
 Theorem 1 makes the attention logits a function of the MLP weights, so that the flow of both (Eq. 2,
-:mod:`joma.dynamics.block_flow`) closes on the weights alone: "we don't need to explicitly update
+``joma.dynamics.block_flow``) closes on the weights alone: "we don't need to explicitly update
 self-attention" (JoMA Sec. 3). For linear and exp attention that is exact, for any data, gradients and
 activation. For softmax attention it is an approximation, in one of three forms:
 
@@ -10,7 +10,7 @@ signed
     ``E[g_k h'_k] = 0``.
 corrected
     the leading-order formula with the term that Eq. 17 drops
-    (:func:`joma.theory.invariants.softmax_logits`), still with the initial ``bbar``.
+    (``joma.theory.invariants.softmax_logits``), still with the initial ``bbar``.
 moving
     the same, with ``bbar`` as it moves: ``dz/dt = (eta_z/T) sum_k [v_k d_k - bbar (v_k.d_k) - (d_k - xi_k'
     bbar)(bbar.v_k)]``, ``d_k = E[g_k h'_k b]``. The logits are carried along, but only *means* over the
@@ -29,10 +29,10 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from joma.core.errors import InputError, nearest
 from joma.dynamics import block_flow
 from joma.dynamics.block_flow import Trajectory, prepare
 from joma.dynamics.integrator import Method, Parts, integrate, moments
-from joma.errors import InputError, nearest
 from joma.theory.attention import Array
 from joma.theory.block import BackpropagatedGradient, Block
 from joma.theory.invariants import logit_coefficient, predict_logits, softmax_logits
@@ -60,7 +60,7 @@ def solve(
 ) -> Trajectory:
     """Integrate the weights alone; the logits of the result are Theorem 1's.
 
-    Arguments, shapes and errors are those of :func:`joma.dynamics.block_flow.solve`; ``softmax`` chooses the
+    Arguments, shapes and errors are those of ``joma.dynamics.block_flow.solve``; ``softmax`` chooses the
     closure for softmax attention and is ignored otherwise. ``weight_rate`` and ``attention_rate`` must be
     above 0.
 
@@ -164,7 +164,7 @@ class Forecast:
 
     @property
     def attention_moved(self) -> Array:
-        """How far training itself has moved attention, in the same unit as :attr:`attention_gap`."""
+        """How far training itself has moved attention, in the same unit as ``attention_gap``."""
         return np.asarray(
             0.5 * np.abs(self.trained_shares - self.trained_shares[0]).sum(axis=-1).max(axis=-1)
         )
@@ -187,7 +187,7 @@ def forecast(
 ) -> Forecast:
     """Predict the whole course of attention by the reduced flow alone, and train to see whether it is right.
 
-    Arguments as for :func:`solve`. If either flow blows up, both are cut to the moments before. Linear
+    Arguments as for ``solve``. If either flow blows up, both are cut to the moments before. Linear
     attention has scores of either sign; their shares are of the sum of sizes.
     """
     predicted, trained = (

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp, softmax
 
-from joma.arguments import finite, number, numbers, positive, spread, whole, within_floats
+from joma.core.arguments import finite, number, numbers, positive, spread, whole, within_floats
+from joma.core.errors import InputError
 from joma.dynamics import integrator
-from joma.errors import InputError
 from joma.theory.salience import Course
 
 Array = NDArray[np.float64]
@@ -55,7 +55,7 @@ def integrate(
         tolerance: relative and absolute, of L per step; from 1e-13 to 0.1.
 
     Raises DivergenceError where the flow outruns float64 times, as exp attention does from |mu| of
-    about 7 on; :func:`joma.theory.salience.solve` has no such limit.
+    about 7 on; ``joma.theory.salience.solve`` has no such limit.
     """
     m, start, t = _input(mu, v0, times)
     _check_tolerance("salience_flow.integrate", tolerance)

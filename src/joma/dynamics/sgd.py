@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from joma.core.errors import DivergenceError, InputError, nearest
 from joma.dynamics.block_flow import Trajectory, prepare
-from joma.errors import DivergenceError, InputError, nearest
 from joma.theory.attention import Array
 from joma.theory.block import BackpropagatedGradient, Block
 
@@ -72,7 +72,7 @@ class Snapshot(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Descent(Trajectory):
-    """A :class:`~joma.dynamics.block_flow.Trajectory` of discrete steps, with what makes its drift exact."""
+    """A ``Trajectory`` of discrete steps, with what makes its drift exact."""
 
     squared_weight_steps: Array
     """(S, ..., M): ``sum_s sum_k (Delta v_k(s))^2`` up to each record."""
@@ -106,7 +106,7 @@ def train(
         block: the block of Eq. 1.
         frequencies: ``x`` (N, M) or (..., N, M).
         gradient: ``g`` (..., N, K), constant, or a function of the step's number and
-            :class:`~joma.theory.block.Activity`.
+            ``Activity``.
         weights: ``w(0)`` (..., K, d).
         logits: ``z(0)`` (..., M).
         steps: how many.
@@ -114,9 +114,9 @@ def train(
         attention_rate: ``eta_z``.
         optimizer: plain gradient descent if left out.
         sample_weights: probabilities of the samples, (N,) or (..., N), or a function of the step's number
-            that returns them (:func:`minibatches`); uniform if left out.
+            that returns them (``minibatches``); uniform if left out.
         record_every: keep the state every so many steps; the first and the last are always kept.
-        observe: called with a :class:`Snapshot`; its arrays are stacked. For what is wanted more often
+        observe: called with a ``Snapshot``; its arrays are stacked. For what is wanted more often
             than the whole state fits in memory.
         observe_every: how often ``observe`` is called, in steps; at the end too.
 
@@ -192,7 +192,7 @@ def train(
 
 
 def minibatches(samples: int, size: int, *, seed: int) -> Callable[[int], Array]:
-    """Sample weights for :func:`train`: each step, ``size`` of the samples, drawn without replacement.
+    """Sample weights for ``train``: each step, ``size`` of the samples, drawn without replacement.
 
     The draw depends on the seed and the step alone, so that a run can be repeated or resumed anywhere.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from joma.arguments import Array, positive
+from joma.core.arguments import Array, positive
 from joma.dynamics.integrator import Parts, integrate, moments
 from joma.theory.activation import Activation
 from joma.theory.stack import Layer, directions, reduced_logits
@@ -39,7 +39,7 @@ def solve(
     rtol: float = 1e-11,
     atol: float = 1e-13,
 ) -> StackTrajectory:
-    """Descend the cross-entropy by DOP853; arguments as for :func:`joma.theory.stack.directions`.
+    """Descend the cross-entropy by DOP853; arguments as for ``joma.theory.stack.directions``.
 
     Args:
         layers: at the first of ``times``.

@@ -1,7 +1,7 @@
 """Scan&Snap's Y/Z dynamics as a population flow: T -> infinity, time continuous.
 
-The flow integrates :func:`joma.theory.scan_snap.equations.velocities` in float64 and carries, as
-quadratures, the gain B_n of each class (Theorems 3 and 4). SGD is in :mod:`joma.dynamics.token_sgd`.
+The flow integrates ``joma.theory.scan_snap.equations.velocities`` in float64 and carries, as
+quadratures, the gain B_n of each class (Theorems 3 and 4). SGD is in ``joma.dynamics.token_sgd``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from joma.arguments import positive
+from joma.core.arguments import positive
+from joma.core.errors import InputError
 from joma.data.next_token import NextTokenData
 from joma.dynamics.integrator import Method, Parts, integrate, moments
-from joma.errors import InputError
 from joma.theory.scan_snap.equations import Velocities, attended, lumped_multiplicity, unit, velocities
 
 Floats = NDArray[np.float64]
@@ -54,7 +54,7 @@ class TokenTrajectory:
         return unit(self.mass) if self.normalised else self.mass
 
     def states(self) -> list[Velocities]:
-        """:meth:`at` for every time."""
+        """``at`` for every time."""
         return [self.at(index) for index in range(self.times.size)]
 
     def at(self, index: int) -> Velocities:

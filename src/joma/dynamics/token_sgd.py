@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from joma.core.errors import DivergenceError, InputError
 from joma.data.next_token import NextTokenData
-from joma.errors import DivergenceError, InputError
 from joma.theory.scan_snap.equations import attended
 
 Floats = NDArray[np.float64]
@@ -203,7 +203,7 @@ def sgd_on_counts(
 ) -> tuple[NDArray[np.floating], NDArray[np.floating], NDArray[np.floating]]:
     """SGD of Y and Z on any batches of (next token, last token, token counts), for R pairs of rates.
 
-    The core of :func:`token_sgd`, for data of one's own, such as windows of a text. A batch holds next
+    The core of ``token_sgd``, for data of one's own, such as windows of a text. A batch holds next
     tokens (B,) below V, last tokens (B,) below L, and counts or frequencies (B, C), each row with a
     positive entry; ``start`` holds Y (C, V) and z (L, C), ``eta_y`` and ``eta_z`` have shape (R,).
     Returns z at the steps in ``record`` (N, R, L, C), Y at the end (R, C, V), and losses (steps, R) in

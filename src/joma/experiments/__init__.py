@@ -1,1 +1,1 @@
-"""One module per figure or table of a paper; see :mod:`joma.experiments.base`."""
+"""One module per figure or table of a paper; see ``joma.experiments.base``."""

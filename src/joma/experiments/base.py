@@ -2,7 +2,7 @@
 
 A package of this folder holds one experiment, under the experiment's own name, and is the only place
 that knows it: its ``__init__`` has the settings (light), ``run``, ``figure`` and ``claims`` the rest
-(see :class:`joma.runs.job.Job`).
+(see ``joma.runs.job.Job``).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from joma.costs import in_words, measured
-from joma.errors import InputError, nearest, shown
+from joma.core.costs import in_words, measured
+from joma.core.errors import InputError, nearest, shown
+from joma.core.settings import Value
 from joma.runs.job import Job
-from joma.settings import Value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,18 +9,18 @@ import torch
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
+from joma.core.errors import RunDirectoryError
+from joma.core.files import whole_file
+from joma.core.progress import Progress
 from joma.data.text import Batches
-from joma.errors import RunDirectoryError
-from joma.experiments.decoders import tokens_of
-from joma.files import whole_file
+from joma.experiments.shared.decoders import tokens_of
+from joma.instruments.monitor.folder import is_monitored
+from joma.instruments.monitor.monitor import Monitor
+from joma.instruments.monitor.page import monitored_run
+from joma.instruments.probe.probe import probe
 from joma.instruments.probe.run import write_probe
 from joma.instruments.track import TrackRun
 from joma.models.decoder import Decoder
-from joma.probes.live.folder import is_monitored
-from joma.probes.live.monitor import Monitor
-from joma.probes.probe import probe
-from joma.progress import Progress
-from joma.reporting.monitored import monitored_run
 from joma.runs.directory import Run, find_runs, read_run, run_experiment
 from joma.training.loop import reproducible
 

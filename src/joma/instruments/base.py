@@ -7,8 +7,8 @@ from abc import ABC
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from joma.errors import InputError
-from joma.probes.reading.settings import Reading
+from joma.core.errors import InputError
+from joma.instruments.reading.settings import Reading
 from joma.runs.job import Job
 
 _READING = Reading()

@@ -1,6 +1,6 @@
 """Do hidden neurons stand for latent variables? The normalised correlation of JoMA Table 1.
 
-Each choice that the paper leaves open has a name: :func:`latent_neuron_alignment`.
+Each choice that the paper leaves open has a name: ``latent_neuron_alignment``.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """What :func:`latent_neuron_alignment` found."""
+    """What ``latent_neuron_alignment`` found."""
 
     mean: float
     """NCorr: the mean over the latents that count."""

@@ -2,8 +2,8 @@
 
 JoMA assumes orthonormal embeddings; Sec. 7 and the poster ask how far real ones are from that. Here the
 cosines of all pairs are counted block by block, so that no matrix of all pairs is ever held, and set beside
-those of independent random directions of the same width (:func:`random_absolute_cosine` and its like).
-The theorems on almost orthogonal embeddings are in :mod:`joma.theory.coherence`.
+those of independent random directions of the same width (``random_absolute_cosine`` and its like).
+The theorems on almost orthogonal embeddings are in ``joma.theory.coherence``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainccinv, betaincinv, gammaln
 from torch import Tensor
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 
 Numbers = Tensor | ArrayLike
 """A tensor, or what NumPy takes for an array."""
@@ -61,7 +61,7 @@ class Cosines:
 
 @dataclass(frozen=True)
 class Coherence:
-    """What :func:`embedding_coherence` and :func:`cross_coherence` return; None where there is no such
+    """What ``embedding_coherence`` and ``cross_coherence`` return; None where there is no such
     pair."""
 
     width: int
@@ -87,7 +87,7 @@ class Directions:
         """Of vectors (N, width), about their mean where ``centred``.
 
         Raises:
-            InputError: as :func:`embedding_coherence`.
+            InputError: as ``embedding_coherence``.
         """
         return cls(_unit_rows(vectors, "Directions", "vectors", centred), centred)
 
@@ -146,7 +146,7 @@ def cross_coherence(
         ``same_row`` has the N pairs (i, i), ``same_token`` and ``different`` the ordered pairs (i, j).
 
     Raises:
-        InputError: as :func:`embedding_coherence`, and sets of different shapes.
+        InputError: as ``embedding_coherence``, and sets of different shapes.
     """
     where = "cross_coherence"
     a = _unit_rows(first, where, "first", centred)
@@ -176,11 +176,11 @@ def aligned_coherence(
 
     Args:
         sets: of vectors, (N, width) each; row n of all is the same occurrence of a token.
-        tokens: as in :func:`cross_coherence`.
-        centred: as in :func:`cross_coherence`.
+        tokens: as in ``cross_coherence``.
+        centred: as in ``cross_coherence``.
 
     Raises:
-        InputError: as :func:`cross_coherence`.
+        InputError: as ``cross_coherence``.
     """
     where = "aligned_coherence"
     units = [_unit_rows(vectors, where, f"set {k}", centred) for k, vectors in enumerate(sets)]

@@ -9,7 +9,7 @@ the values, which adds the same to v_k(l) for every l, is left out, as the theor
 divides by depends on the query alone and changes no correlation.
 
 The sum over neurons is a quadratic form in the head's value, with one small Gram matrix per head
-(:func:`neuron_gram`), so its cost does not depend on the number of neurons.
+(``neuron_gram``), so its cost does not depend on the number of neurons.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.measures.row_correlations import (
     KeyFeatures,
     KeyRanks,
@@ -63,7 +63,7 @@ class Variant(NamedTuple):
     scale: str
     """``linear`` (Pearson), ``log`` (Pearson with the predictor's logarithm), ``rank`` (Spearman)."""
     given: str
-    """A key of :data:`CONTROLS`: what is held fixed."""
+    """A key of ``CONTROLS``: what is held fixed."""
     sink: Sink
     """Whether the first key is among the tokens."""
     draw: int = 0
@@ -138,7 +138,7 @@ def joint_dynamics_prediction(values: Tensor, gram: Tensor) -> Tensor:
 
     Args:
         values: ``W_V^h u_l``, (batch, key-value heads, tokens, head width); heads share them in groups.
-        gram: (heads, head width, head width), of :func:`neuron_gram`.
+        gram: (heads, head width, head width), of ``neuron_gram``.
 
     Raises:
         InputError: shapes that do not fit.
@@ -176,7 +176,7 @@ def joint_dynamics_index(
     Args:
         scores: the logits as the softmax sees them (after rotary positions, scale, soft cap and bias), -inf
             where a key is hidden: (batch, heads, queries, keys), or a function of a slice of the queries
-            that gives those rows (:class:`joma.measures.row_correlations.Scores`). Self attention: query i is
+            that gives those rows (``joma.measures.row_correlations.Scores``). Self attention: query i is
             token i.
         prediction: ``1/2 sum_k v_k(l)^2``, (batch, heads, keys), not negative.
         value_norm: ``|W_V^h u_l|^2``, (batch, heads or 1, keys); the metric ``value_norm`` and two of the
@@ -193,7 +193,7 @@ def joint_dynamics_index(
         minimum_keys: queries that see fewer keys, the first left out, have NaN.
 
     Returns:
-        (batch, heads, queries) for every :class:`Variant`; NaN where a query sees too few keys, or where
+        (batch, heads, queries) for every ``Variant``; NaN where a query sees too few keys, or where
         the attention or the predictor does not vary over them (an untrained layer with zero weights).
 
     Raises:

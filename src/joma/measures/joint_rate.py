@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 
 
 class JointRate(NamedTuple):
@@ -25,7 +25,7 @@ def joint_rate(logits: Tensor, prediction: Tensor, *, minimum_keys: int = 10) ->
     Args:
         logits: (batch, heads, tokens, tokens), as the causal softmax sees them; what is above the diagonal is
             not looked at, and neither is the first token, the sink.
-        prediction: (batch, heads, tokens), :func:`joma.measures.joint_dynamics.joint_dynamics_prediction`.
+        prediction: (batch, heads, tokens), ``joma.measures.joint_dynamics.joint_dynamics_prediction``.
         minimum_keys: queries that see fewer, the first left out, do not count.
 
     Raises:

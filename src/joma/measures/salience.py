@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 
 if TYPE_CHECKING:
     import pandas
@@ -80,7 +80,7 @@ def frequent_contexts(
     """Query tokens of a text, and the tokens that are most frequent in the context of each.
 
     Args:
-        batches: (tokens, mask), see :data:`Batch`; they are gone through twice.
+        batches: (tokens, mask), see ``Batch``; they are gone through twice.
         query_tokens: these tokens, or the so many most frequent ones with a context.
         context_tokens: these tokens, or the so many of largest P(l | m), fewer where fewer occur.
         context: what a query sees; all before it if None.
@@ -126,7 +126,7 @@ class SalienceSums:
     """Adds up, batch by batch, what Delta_lm and its standard error take. Holds no token of the text.
 
     Args:
-        contexts: query token -> context tokens (see :func:`frequent_contexts`).
+        contexts: query token -> context tokens (see ``frequent_contexts``).
         neurons: number of hidden neurons, the last axis of the gradients.
         context: what a query sees; all before it if None.
         folds: sequences are dealt in turn to this many folds, on which the standard errors rest
@@ -173,7 +173,7 @@ class SalienceSums:
         self.add(query_samples(self.contexts, tokens, mask, samples=samples, context=self.context), gradient)
 
     def add(self, samples: Mapping[int, QuerySamples], gradient: Tensor) -> None:
-        """:meth:`update` with samples that were found before, for several layers of one batch."""
+        """``update`` with samples that were found before, for several layers of one batch."""
         if gradient.ndim != 3 or gradient.shape[2] != self.neurons or not gradient.is_floating_point():
             raise InputError(
                 f"SalienceSums: gradient has shape {tuple(gradient.shape)} and type {gradient.dtype}; give "
@@ -251,7 +251,7 @@ def query_samples(
     samples: Tensor | None = None,
     context: Context | None = None,
 ) -> dict[int, QuerySamples]:
-    """Each query token's samples in a batch; arguments and errors as of :meth:`SalienceSums.update`."""
+    """Each query token's samples in a batch; arguments and errors as of ``SalienceSums.update``."""
     context = context or Context()
     tokens, mask = _checked_batch(tokens, mask, "query_samples")
     usable = mask if samples is None else mask & samples.cpu()

@@ -2,8 +2,8 @@
 
 A neuron's patterns are read off the contexts that activate it most: what the query token attends to in
 each of them is a bag of tokens, bags are compared by cosine, and contexts with like bags are one
-pattern. :func:`superposition` scores how clearly a neuron has two patterns or more; what a score means is
-told by :func:`matched_draws`, the same contexts' windows with what other neurons answered to there.
+pattern. ``superposition`` scores how clearly a neuron has two patterns or more; what a score means is
+told by ``matched_draws``, the same contexts' windows with what other neurons answered to there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -69,7 +69,7 @@ def attended_similarity(tokens: ArrayLike, weights: ArrayLike) -> Array:
 
     Args:
         tokens: (..., contexts, attended) token ids; one id may stand at several positions.
-        weights: (..., contexts, attended) at least 0: attention times :func:`rarity`.
+        weights: (..., contexts, attended) at least 0: attention times ``rarity``.
 
     Returns:
         (..., contexts, contexts) in [0, 1]; 0, on the diagonal too, for a context whose bag is empty.
@@ -110,7 +110,7 @@ def _cosines(ids: Integers, w: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Superposition:
-    """What :func:`superposition` found, neuron by neuron."""
+    """What ``superposition`` found, neuron by neuron."""
 
     score: Array
     """(neurons,) in [0, 1]; 0 where no two patterns stand apart; NaN with fewer contexts than two patterns
@@ -146,7 +146,7 @@ def superposition(
     hence the null.
 
     Args:
-        similarity: (neurons, contexts, contexts), symmetric, at most 1 (:func:`attended_similarity`).
+        similarity: (neurons, contexts, contexts), symmetric, at most 1 (``attended_similarity``).
         valid: (neurons, contexts), False where a neuron has no such context.
         smallest: contexts that make a pattern, at least 2.
 

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from joma.arguments import plain
-from joma.errors import InputError
+from joma.core.arguments import plain
+from joma.core.errors import InputError
 
 
 class SparseMatrix(Protocol):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.models.language_model import AttentionObserver, LanguageModel
 
 

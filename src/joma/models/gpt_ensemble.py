@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 
 _HIDDEN = -1e9
 """Logit of a key that is not visible: finite, so that 0 times it is 0."""

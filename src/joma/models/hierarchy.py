@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.models.decoder import DecoderLayer
 
 ActivationObserver = Callable[[int, Tensor], None]

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.models.hierarchy import HierarchyNetwork
 
 
 @dataclass(frozen=True)
 class Arranged:
-    """The sequences of every network, their distinct tokens listed apart (:func:`arrange`)."""
+    """The sequences of every network, their distinct tokens listed apart (``arrange``)."""
 
     distinct: Tensor
     """(networks, tokens): each network's distinct tokens, filled up with token 0."""
@@ -73,7 +73,7 @@ class HierarchyEnsemble:
 
     def __call__(self, sequences: Arranged, key_bias: Tensor) -> Tensor:
         """Class logits (networks, rows, classes); ``key_bias``: (networks, rows, positions), added to the
-        attention logits of each key (see :class:`joma.models.hierarchy.HierarchyNetwork`)."""
+        attention logits of each key (see ``joma.models.hierarchy.HierarchyNetwork``)."""
         networks, rows, positions = sequences.index.shape
         bias = key_bias.reshape(networks * rows, 1, 1, positions)
         mask = bias

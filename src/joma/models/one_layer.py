@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from joma.core.errors import InputError
 from joma.data.next_token import NextTokenData
-from joma.errors import InputError
 
 
 class OneLayer(nn.Module, ABC):

@@ -3,7 +3,7 @@
     u_gk = v_gk o exp(z_g),    h_gk = relu(u_gk . x + xi_gk) p_g,    next x = all h_gk
 
 ``p_g`` says whether the query of group g is at hand: what is not in the sequence has no position, and sends
-nothing on. :mod:`joma.theory.stack` has the same without queries, with its gradients and invariants.
+nothing on. ``joma.theory.stack`` has the same without queries, with its gradients and invariants.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 
 
 class JomaStack(nn.Module):

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.models.language_model import AttentionObserver, LanguageModel
 
 STARTS = ("uniform", "zero", "identity")
@@ -47,7 +47,7 @@ class PairMatrix(nn.Module):
         return reduced @ (states if self.right is None else states @ self.right).transpose(-2, -1)
 
     def form_of_tokens(self, tokens: Tensor) -> Tensor:
-        """:meth:`form` of the one-hot vectors of ``tokens`` (batch, length), read off the matrix."""
+        """``form`` of the one-hot vectors of ``tokens`` (batch, length), read off the matrix."""
         if self.right is None:
             return self.left[tokens.unsqueeze(2), tokens.unsqueeze(1)]
         return F.embedding(tokens, self.left) @ F.embedding(tokens, self.right).transpose(-2, -1)
@@ -59,7 +59,7 @@ class PairMatrix(nn.Module):
 
 
 class YZ(LanguageModel):
-    """The YZ model in one or more layers; trains and is measured like :class:`joma.models.decoder.Decoder`.
+    """The YZ model in one or more layers; trains and is measured like ``joma.models.decoder.Decoder``.
 
     Args:
         vocabulary_size: M, the number of tokens.

@@ -12,14 +12,14 @@ import pandas as pd
 import torch
 import yaml
 
-from joma.errors import InputError, RunDirectoryError, shown
-from joma.files import write_text
-from joma.plain_yaml import read_yaml
+from joma.core.errors import InputError, RunDirectoryError, shown
+from joma.core.files import write_text
+from joma.core.plain_yaml import read_yaml
+from joma.core.settings import Value
+from joma.core.threads import usable_cores
+from joma.core.version import __version__
 from joma.runs.job import Job
 from joma.runs.parts import holds_work, notes_of
-from joma.settings import Value
-from joma.threads import usable_cores
-from joma.version import __version__
 
 SETTINGS = "settings.yaml"
 FORMAT = 2
@@ -28,7 +28,7 @@ FORMAT = 2
 _PLATFORM = platform.platform()
 """Asked once: it starts a program, which each process of a sweep would do again."""
 Description = dict[str, Any]
-"""YAML's own types; :func:`read_description` has checked those that are relied on."""
+"""YAML's own types; ``read_description`` has checked those that are relied on."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _KINDS = {

@@ -1,9 +1,9 @@
 """A run directory: written whole or not at all, resumable, one process at a time.
 
-It holds ``settings.yaml`` (:mod:`joma.runs.description`), the tables as Parquet, ``figure.png``,
+It holds ``settings.yaml`` (``joma.runs.description``), the tables as Parquet, ``figure.png``,
 ``figure-dark.png``, ``figure.pdf``, and ``claims.json``, which is written last and so marks a run as
 finished. While a run is unfinished, ``parts/`` holds its finished parts and ``checkpoints/`` the state of
-the others (:mod:`joma.runs.parts`). Its settings bind a directory once there is such work in it.
+the others (``joma.runs.parts``). Its settings bind a directory once there is such work in it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock, Timeout
 
-from joma.claim import Claim
-from joma.errors import InputError, RunDirectoryError
-from joma.files import (
+from joma.core.claim import Claim
+from joma.core.errors import InputError, RunDirectoryError
+from joma.core.files import (
     GIVEN,
     digest,
     parse_json,
@@ -35,8 +35,10 @@ from joma.files import (
     whole_file,
     write_text,
 )
-from joma.memory import collecting
-from joma.progress import Executor
+from joma.core.memory import collecting
+from joma.core.progress import Executor
+from joma.core.settings import Value
+from joma.core.style import style
 from joma.runs.description import (
     SETTINGS,
     Description,
@@ -51,9 +53,7 @@ from joma.runs.description import (
 from joma.runs.executors.processes import local_processes
 from joma.runs.job import Job
 from joma.runs.parts import RunProgress, discard, holds_work, tidy_up
-from joma.runs.style import style
 from joma.runs.tables import check_file, damaged, read_table, write_table
-from joma.settings import Value
 
 _CLAIMS = "claims.json"
 _LOCK, _HOLDER = ".lock", ".holder"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib.figure import Figure
 
+from joma.core.style import style
+from joma.core.tables import Tables
 from joma.runs.job import Job
-from joma.runs.style import style
-from joma.tables import Tables
 
 
 @dataclass(frozen=True, repr=False)

@@ -8,21 +8,22 @@ are light, so that listing jobs imports nothing heavy; what it does lies beside 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import types
 from abc import ABC
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from joma.settings import Settings, Value, setting
-from joma.threads import limited, usable_cores
+from joma.core.settings import Settings, Value, setting
+from joma.core.threads import limited, usable_cores
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-    from joma.claim import Claim
-    from joma.progress import Progress
+    from joma.core.claim import Claim
+    from joma.core.progress import Progress
 
 __all__ = ["Job", "setting"]
 
@@ -31,12 +32,12 @@ __all__ = ["Job", "setting"]
 class Job(Settings, ABC):
     """Settings that can be run into a directory.
 
-    A subclass is a frozen keyword-only dataclass whose fields are made with :func:`setting`. The package
+    A subclass is a frozen keyword-only dataclass whose fields are made with ``setting``. The package
     that defines it has three modules beside it:
 
     * ``run``: ``run(settings, progress) -> {name of a table: tidy table}`` measures;
-    * ``figure``: ``draw(settings, tables) -> Figure``, from the tables alone, and, where a terminal can show
-      some of it, ``printed(settings, tables) -> str``;
+    * ``figure``: ``draw(settings, tables) -> Figure``, from the tables alone;
+    * ``text``, where a terminal can show some of the tables: ``printed(settings, tables) -> str``;
     * ``claims``: ``claims(settings, tables) -> [Claim, ...]``, from the tables alone, and, where there is
       more to say than the claims do, ``answer(settings, tables) -> [sentence, ...]``.
 
@@ -121,10 +122,11 @@ class Job(Settings, ABC):
 
     def printed(self, tables: Mapping[str, pandas.DataFrame]) -> str:
         """What a terminal shows beside claims and answer; empty where there is nothing more."""
-        if type(self).draw is not Job.draw:
+        own = type(self).draw is not Job.draw
+        if own or importlib.util.find_spec(f"{type(self).__module__}.text") is None:
             return ""
-        show = getattr(self._beside("figure"), "printed", None)
-        return "" if show is None else show(self, tables)
+        shown: str = self._beside("text").printed(self, tables)
+        return shown
 
     def lacking(self, tables: Mapping[str, pandas.DataFrame]) -> list[str]:
         """What was asked for and could not be measured, a sentence each."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from joma.errors import DivergenceError
-from joma.files import remove_leftovers, write_text
-from joma.progress import Executor, Progress, in_turn
+from joma.core.errors import DivergenceError
+from joma.core.files import remove_leftovers, write_text
+from joma.core.progress import Executor, Progress, in_turn
 from joma.runs.executors.processes import local_processes
 from joma.runs.tables import read_table, write_table
 

@@ -8,8 +8,8 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
-from joma.errors import RunDirectoryError
-from joma.files import digest, whole_file
+from joma.core.errors import RunDirectoryError
+from joma.core.files import digest, whole_file
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:

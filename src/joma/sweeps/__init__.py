@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from joma.errors import InputError, shown
+from joma.core.errors import InputError, shown
+from joma.core.settings import Value, as_text
 from joma.experiments import catalog
 from joma.experiments.base import Experiment
 from joma.runs.job import Job, setting
-from joma.runs.sweep.grid import DONE, axes_of, cells_of, key, whole_of
-from joma.settings import Value, as_text
+from joma.sweeps.grid import DONE, axes_of, cells_of, key, whole_of
 
 if TYPE_CHECKING:
     import pandas

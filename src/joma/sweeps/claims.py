@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.claim import Claim
-from joma.runs.sweep.grid import DONE
+from joma.core.claim import Claim
 from joma.sweeps import SweepRun
+from joma.sweeps.grid import DONE
 
 
 def claims(settings: SweepRun, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 from matplotlib.figure import Figure
 
-from joma.reporting.figures import PALETTE, panels
+from joma.core.figures import PALETTE, panels
 from joma.sweeps import SweepRun
 from joma.sweeps.summary import curves_of, summary
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from joma.costs import in_words
-from joma.errors import JomaError, UnfinishedError
-from joma.files import Json
-from joma.progress import Lost
+from joma.core.costs import in_words
+from joma.core.errors import JomaError, UnfinishedError
+from joma.core.files import Json
+from joma.core.progress import Lost
+from joma.core.settings import Value, as_text
+from joma.core.threads import limited, usable_cores
 from joma.runs.executors.processes import local_processes
 from joma.runs.job import Job
 from joma.runs.parts import CELLS
-from joma.runs.sweep.cells import at_once, finished_cells
-from joma.runs.sweep.grid import key
-from joma.settings import Value, as_text
 from joma.sweeps import SweepRun
-from joma.threads import limited, usable_cores
+from joma.sweeps.cells import at_once, finished_cells
+from joma.sweeps.grid import key
 
 _STATUS = Path("/proc/self/status")
 

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pandas as pd
 
-from joma.claim import Claim
-from joma.files import user_path
+from joma.core.claim import Claim
+from joma.core.files import user_path
+from joma.core.settings import Value, as_text
 from joma.runs.directory import run_experiment
 from joma.runs.executors import PROCESSES, executor_of
 from joma.runs.found import Found
-from joma.runs.sweep.grid import as_words
-from joma.settings import Value, as_text
 from joma.sweeps import SweepRun
+from joma.sweeps.grid import as_words
 from joma.sweeps.summary import curves_of, summary
 
 
 @dataclass(frozen=True, repr=False)
 class Sweep(Found):
-    """What :func:`sweep` ran: the tables of :class:`joma.sweeps.SweepRun`."""
+    """What ``sweep`` ran: the tables of ``joma.sweeps.SweepRun``."""
 
     settings: SweepRun
     claims: list[Claim]

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.errors import UnfinishedError
-from joma.progress import Progress
+from joma.core.errors import UnfinishedError
+from joma.core.progress import Progress
+from joma.core.settings import Value
 from joma.runs.parts import CELLS, RunProgress
-from joma.runs.sweep.cells import compute_cells, tables_of
-from joma.runs.sweep.grid import DONE
-from joma.settings import Value
 from joma.sweeps import SweepRun
+from joma.sweeps.cells import compute_cells, tables_of
+from joma.sweeps.grid import DONE
 
 
 def run(settings: SweepRun, progress: Progress) -> dict[str, pd.DataFrame]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.sweeps import SweepRun
 
 LEVEL = 0.95

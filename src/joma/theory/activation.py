@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from joma.errors import InputError, nearest
+from joma.core.errors import InputError, nearest
 from joma.theory.attention import Array
 
 
 @dataclass(frozen=True)
 class Activation:
-    """``phi`` and ``phi'``; calling it returns both. Build one with :func:`activation`."""
+    """``phi`` and ``phi'``; calling it returns both. Build one with ``activation``."""
 
     name: str
     value: Callable[[Array], Array]
@@ -88,7 +88,7 @@ ACTIVATIONS: tuple[str, ...] = (*_KNOWN, "leaky")
 
 
 def activation(name: str) -> Activation:
-    """The activation of that name; ``leaky`` has slope 0.1 (another with :func:`leaky`)."""
+    """The activation of that name; ``leaky`` has slope 0.1 (another with ``leaky``)."""
     if name == "leaky":
         return leaky(0.1)
     if name not in _KNOWN:

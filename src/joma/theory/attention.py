@@ -12,8 +12,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from joma.arguments import NotFiniteError, arrays, finite, matching, numbers, positive
-from joma.errors import DivergenceError, InputError, nearest
+from joma.core.arguments import NotFiniteError, arrays, finite, matching, numbers, positive
+from joma.core.errors import DivergenceError, InputError, nearest
 
 Array = NDArray[np.float64]
 AttentionKind = Literal["linear", "exp", "softmax"]
@@ -96,7 +96,7 @@ class Attention:
         """``L' c`` with ``L = db/dz`` the Jacobian, per sample: how a gradient passes to the logits.
 
         Args:
-            scores: ``b`` (..., N, M), as :meth:`scores` returned them.
+            scores: ``b`` (..., N, M), as ``scores`` returned them.
             frequencies: ``x`` (..., N, M); only linear attention needs them.
             covector: ``c`` (..., N, M), the gradient with respect to ``b``.
 
@@ -113,7 +113,7 @@ class Attention:
         return self._pull_back(b, x, c)
 
     def _pull_back(self, scores: Array, frequencies: Array, covector: Array) -> Array:
-        """:meth:`pull_back` without its checks, for every evaluation of a flow."""
+        """``pull_back`` without its checks, for every evaluation of a flow."""
         if self.kind == "linear":
             return np.asarray(frequencies * covector / (self.temperature * self.normaliser))
         if self.kind == "exp":

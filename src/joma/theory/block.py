@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joma.arguments import NotFiniteError, arrays, finite, numbers, whole
-from joma.errors import InputError
+from joma.core.arguments import NotFiniteError, arrays, finite, numbers, whole
+from joma.core.errors import InputError
 from joma.theory.activation import LINEAR, Activation
 from joma.theory.attention import SOFTMAX, Array, Attention
 
@@ -46,14 +46,14 @@ class Directions(NamedTuple):
 
 
 BackpropagatedGradient = Array | Callable[[float, Activity], Array]
-"""``g``: constant (..., N, K), or a function of time and :class:`Activity`."""
+"""``g``: constant (..., N, K), or a function of time and ``Activity``."""
 
 
 @dataclass(frozen=True, eq=False)
 class Embeddings:
     """The embedding vectors: ``U_C`` (d, M) of the contextual tokens and ``u_q`` (d,) of the query.
 
-    The theorems assume ``U_C' U_C = I`` and ``U_C' u_q = 0``: see :meth:`orthonormal`. Anything else
+    The theorems assume ``U_C' U_C = I`` and ``U_C' u_q = 0``: see ``orthonormal``. Anything else
     may be given, to see what happens to them (JoMA Sec. 7).
     """
 
@@ -186,12 +186,12 @@ class Block:
             frequencies: ``x`` (..., N, M).
             weights: ``w`` (..., K, d).
             logits: ``z`` (..., M).
-            gradient: ``g`` (..., N, K), or a function of time and :class:`Activity`.
+            gradient: ``g`` (..., N, K), or a function of time and ``Activity``.
             sample_weights: probabilities of the samples, (N,) or (..., N).
             time: handed to ``gradient``.
 
         Raises:
-            InputError: as :meth:`forward`, or a gradient or sample weights that do not match.
+            InputError: as ``forward``, or a gradient or sample weights that do not match.
         """
         activity = self.forward(frequencies, weights, logits)
         g = gradient(time, activity) if callable(gradient) else gradient

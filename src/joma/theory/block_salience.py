@@ -16,7 +16,7 @@ saturates nor is it stiff:
 
 Its time is t = int_0^L e^{-w}/(1 + w) dL, from v(0) = 0, in units of 1/eta_w. Linear attention,
 z = sqrt(v^2 + c), gives u' = sqrt(c^2 + 4 u^2) (mu - u): the printed flow of
-:mod:`joma.theory.salience_variants` in u instead of v, with c^2/4 for c, on a clock twice as fast.
+``joma.theory.salience_variants`` in u instead of v, with c^2/4 for c, on a clock twice as fast.
 
 K hidden nodes share their logits, z = kappa/2 sum_k v_k^2; from v(0) = 0 each v_k stays proportional to its
 mu_k, so that all of this holds with |mu| = (sum_k mu_k^2)^{1/2} for mu and sum_k v_k^2 for v^2.
@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import lambertw, logsumexp
 
-from joma.arguments import broadcast, finite, numbers, positive, within_floats
-from joma.errors import InputError
+from joma.core.arguments import broadcast, finite, numbers, positive, within_floats
+from joma.core.errors import InputError
 from joma.theory.salience_variants import solve_linear_attention
 
 Array = NDArray[np.float64]
@@ -152,7 +152,7 @@ def linear_attention_rate(mu: ArrayLike, c: ArrayLike) -> Array:
 
 
 def elapsed_time(mu: ArrayLike, log_inverse_delta: ArrayLike, *, kappa: float = 1.0) -> Array:
-    """The time at which ln 1/|1 - u/mu| reaches a value; broadcasts. See :func:`time_of_weight` for v."""
+    """The time at which ln 1/|1 - u/mu| reaches a value; broadcasts. See ``time_of_weight`` for v."""
     where = "block_salience.elapsed_time"
     points, wanted = broadcast(where, mu=mu, log_inverse_delta=log_inverse_delta)
     if np.any(wanted < 0):
@@ -183,7 +183,7 @@ def solve(mu: ArrayLike, times: ArrayLike, *, kappa: float = 1.0) -> BlockCourse
     """The block flow from v(0) = 0, solved by quadrature and its inversion.
 
     Args:
-        mu: (m,), none 0; sqrt(kappa) |mu| at most :data:`LARGEST`.
+        mu: (m,), none 0; sqrt(kappa) |mu| at most ``LARGEST``.
         times: (n,), not negative, in any order, in units of 1/eta_w.
         kappa: eta_z/(eta_w T^2), positive.
 

@@ -1,6 +1,6 @@
 """How deep the block's attention entropy dips, and how far it bounces back: a law in closed form.
 
-Along the block flow (:mod:`joma.theory.block_salience`; here m = sqrt(kappa) mu and x = sqrt(kappa) v, so
+Along the block flow (``joma.theory.block_salience``; here m = sqrt(kappa) mu and x = sqrt(kappa) v, so
 that z = x^2/2 and y = x e^{x^2/2} is the attended weight, between 0 and m) time is exactly
 
     t = (1/m) [ sqrt(pi/2) erf(x/sqrt 2) + (x^2/2 + I)/m ],    I = int_0^y f(y') dy'/(m - y'),
@@ -19,7 +19,7 @@ it, found along the most salient component's course.
 **Every block bounces.** The rates (1 + W) e^W grow with |mu|, so the component that comes to rest last is the
 one with the least |mu|, hence the least logit; while it alone still rises towards the others, the entropy
 rises. Unless all |mu| are alike the entropy therefore ends rising. How visibly is another matter:
-:func:`saturated_overshoot` is what a saturated winner's logit gap exceeds its rest by.
+``saturated_overshoot`` is what a saturated winner's logit gap exceeds its rest by.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import digamma, erf, erfinv, hyp2f1
 
-from joma.arguments import broadcast
-from joma.errors import InputError
+from joma.core.arguments import broadcast
+from joma.core.errors import InputError
 from joma.theory.block_salience import elapsed_time, entropy, lambert, scaled_points, solve
 
 Array = NDArray[np.float64]
@@ -87,7 +87,7 @@ def _stay(s: Array, p: Array) -> Array:
 
 
 def logits_at(time: float, m: Array) -> Array:
-    """z of every component at a time by :func:`time_law`, (M,) for m (M,), by bisection in ln L."""
+    """z of every component at a time by ``time_law``, (M,) for m (M,), by bisection in ln L."""
     low, high = np.full(m.shape, -60.0), np.full(m.shape, 80.0)
     for _ in range(60):
         middle = 0.5 * (low + high)
@@ -97,7 +97,7 @@ def logits_at(time: float, m: Array) -> Array:
 
 
 def logits_law(times: ArrayLike, m: ArrayLike) -> Array:
-    """z (n, M) of components m (M,) at ``times`` (n,): :func:`time_law` inverted, by bisection in ln L."""
+    """z (n, M) of components m (M,) at ``times`` (n,): ``time_law`` inverted, by bisection in ln L."""
     t, size = np.asarray(times, dtype=np.float64)[:, None], np.asarray(m, dtype=np.float64)
     low, high = (np.full(np.broadcast_shapes(t.shape, size.shape), end) for end in (-60.0, 80.0))
     for _ in range(42):
@@ -119,7 +119,7 @@ def bounce_law(mu: ArrayLike, *, kappa: float = 1.0) -> Bounce:
 
 
 def bounce_of_flow(mu: ArrayLike, *, kappa: float = 1.0) -> Bounce:
-    """The same of the flow itself, solved to rounding (:func:`joma.theory.block_salience.solve`)."""
+    """The same of the flow itself, solved to rounding (``joma.theory.block_salience.solve``)."""
     size = _sizes("bounce_of_flow", mu, kappa)
     return _least(lambda s: elapsed_time(size.max(), s), lambda t: solve(size, t).logits, size)
 

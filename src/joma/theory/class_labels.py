@@ -1,7 +1,7 @@
 """The class label at the root of a latent tree: the mean that it gives its binary children (``rho_0``).
 
-Theorem 5 and Eq. 101 print a probability where the sign's mean is needed: :func:`printed_root_bias`
-against :func:`root_bias`.
+Theorem 5 and Eq. 101 print a probability where the sign's mean is needed: ``printed_root_bias``
+against ``root_bias``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from joma.arguments import Array, finite, numbers, whole
-from joma.errors import InputError
+from joma.core.arguments import Array, finite, numbers, whole
+from joma.core.errors import InputError
 
 
 def root_bias(class_probabilities: ArrayLike, zero_given_class: ArrayLike) -> float:

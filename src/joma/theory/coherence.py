@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincc, betainccinv
 
-from joma.arguments import finite, number, numbers, whole
-from joma.errors import InputError
+from joma.core.arguments import finite, number, numbers, whole
+from joma.core.errors import InputError
 from joma.theory.attention import Array, Attention
 from joma.theory.invariants import logit_coefficient
 
@@ -39,7 +39,7 @@ from joma.theory.invariants import logit_coefficient
 def coherence(embeddings: ArrayLike) -> float:
     """The largest ``|cos|`` between two different embeddings, columns of a (d, M) matrix; 0 for M = 1.
 
-    Raises :class:`InputError` for a zero or infinite column, which has no direction.
+    Raises ``InputError`` for a zero or infinite column, which has no direction.
     """
     vectors = numbers("coherence", "embeddings", embeddings)
     if vectors.ndim != 2 or vectors.size == 0:
@@ -74,9 +74,9 @@ def welch_bound(tokens: int, dimension: int) -> float:
 
 
 def printed_dimension(tokens: int, epsilon: float) -> float:
-    """``8 ln(M) / epsilon^2``, JoMA Sec. 7: enough, but loose (see :func:`random_dimension`).
+    """``8 ln(M) / epsilon^2``, JoMA Sec. 7: enough, but loose (see ``random_dimension``).
 
-    As a consequence of the Johnson-Lindenstrauss lemma it is short of :func:`lemma_dimension`; random
+    As a consequence of the Johnson-Lindenstrauss lemma it is short of ``lemma_dimension``; random
     unit vectors need about half of it; and wherever it exceeds M, orthonormal embeddings are cheaper.
     """
     _check_epsilon(tokens, epsilon, "printed_dimension")
@@ -180,7 +180,7 @@ def predicted_drift(gram: ArrayLike, weights: ArrayLike) -> Array:
     """The drift to first order in epsilon, from the ends alone: ``-[sum_k v_k (E v_k)]/2``; shape (S, M).
 
     Exact to first order where each ``v_k`` moves along a straight line from zero. A curved path leaves
-    the areas it sweeps between pairs of coordinates, also of first order: :func:`path_drift`.
+    the areas it sweeps between pairs of coordinates, also of first order: ``path_drift``.
     """
     v = _path(weights, 3, "weights")
     error = _error(gram, v.shape[2])
@@ -260,7 +260,7 @@ def typical_drift(weights: ArrayLike, dimension: int) -> Array:
 
     ``sqrt(sum_{m != l} (sum_k v_kl v_km)^2 / (4 d))`` for weights v (K, M) reached on straight lines from
     zero: the entries of E have variance 1/d and are uncorrelated. It falls like the root of d, with no
-    ln M, and is far below :func:`drift_bound` when many tokens carry weight.
+    ln M, and is far below ``drift_bound`` when many tokens carry weight.
     """
     v = finite("typical_drift", "weights", weights)
     whole("typical_drift", "dimension", dimension)

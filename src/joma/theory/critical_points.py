@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
-from joma.arguments import finite, number, positive, whole
-from joma.errors import InputError
+from joma.core.arguments import finite, number, positive, whole
+from joma.core.errors import InputError
 from joma.theory.isotropic import RELU, HomogeneousGate, theta_derivatives
 from joma.theory.isotropic_laws import IsotropicLaw, require_law
 
@@ -241,7 +241,7 @@ def balancing_ratio(law: IsotropicLaw, rho_minus: float, distance: float, *, s: 
     """a_-/a_+ at which v' = 0 for xi held fixed (xbar_- = 0, ReLU), whatever xi' is.
 
     (theta_1(rho_+) s X + theta_2(rho_+))/theta_2(rho_-). A critical point of the *joint* flow must be one
-    of :func:`find_critical_points` besides.
+    of ``find_critical_points`` besides.
     """
     require_law("balancing_ratio", law)
     rho_plus = _check(1.0, rho_minus, distance, 1.0, s)

@@ -2,7 +2,7 @@
 
 Under uniform attention the weights obey v' = Delta(v), which Theorem 3 approximates by C (mu - v) about a
 critical point mu. With attention it is v' = e^z o Delta(v o e^z)
-(:mod:`joma.dynamics.block_salience_flow`): Delta stays, its argument does not. So whatever Delta is, the
+(``joma.dynamics.block_salience_flow``): Delta stays, its argument does not. So whatever Delta is, the
 block comes to rest exactly where v o e^z is a zero of it, i.e. where uniform attention rests.
 
 A drift takes ``u`` (K, n) and ``xi`` (K,) and returns E[g_k h'_k x] (K, n) and E[g_k h'_k] (K,).
@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
-from joma.arguments import Array, arrays, finite, number, positive
-from joma.errors import InputError
+from joma.core.arguments import Array, arrays, finite, number, positive
+from joma.core.errors import InputError
 from joma.theory.critical_points import Linearisation, linearise
 from joma.theory.isotropic import HomogeneousGate, gate_moments
 from joma.theory.isotropic_laws import IsotropicLaw, require_law
@@ -30,7 +30,7 @@ def towards(mu: ArrayLike, stiffness: ArrayLike | None = None) -> Drift:
     """Theorem 3's model: Delta_k(u) = C (mu_k - u_k), with C = I unless ``stiffness`` (n, n) is given.
 
     ``mu`` is (n,) for one node or (K, n). The full C(mu) of Theorem 3 is s (beta_1 I + beta_2 mu mu'),
-    :func:`joma.theory.critical_points.linearise`; Eq. 6 leaves out the second part.
+    ``joma.theory.critical_points.linearise``; Eq. 6 leaves out the second part.
     """
     points = np.atleast_2d(finite("towards", "mu", mu))
     if points.ndim != 2 or points.size == 0 or np.any(np.all(points == 0, axis=0)):

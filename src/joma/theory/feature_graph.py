@@ -7,12 +7,12 @@ signals over the data as vectors (last axis: samples), the draft's Theorem 1 wan
 
 that the gradient passed to child k, ``g_jk = w_jk s`` with ``w_jk = corr(f_k, s)``, correlates with the
 more basic latent: ``corr(z_beta, g_jk) > C4 > 0``. For positive C's that is false
-(:func:`counterexample`). It becomes true, and sharp, with angles: for signals of length one and
+(``counterexample``). It becomes true, and sharp, with angles: for signals of length one and
 ``a = acos C1, b = acos C3, c = acos C2``, it holds if and only if ``a + b + c < pi/2``, and then
-``C4 = cos(a + b) cos(a + b + c)`` (:func:`guaranteed_correlation`). The draft's correlation is a plain
+``C4 = cos(a + b) cos(a + b + c)`` (``guaranteed_correlation``). The draft's correlation is a plain
 inner product; without normalisation its thresholds mean nothing, because scaling f_k meets any C2.
 
-The step down to the next level (:func:`next_level`) is false as drafted too, and has a sharp form for
+The step down to the next level (``next_level``) is false as drafted too, and has a sharp form for
 ReLU: ``sin^2 a' = sin^2(a + b) + sin^2 c``. Everything is float64.
 """
 
@@ -26,8 +26,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import quad
 from scipy.special import gammaln
 
-from joma.arguments import arrays, finite, matching, number, numbers, positive, whole
-from joma.errors import InputError
+from joma.core.arguments import arrays, finite, matching, number, numbers, positive, whole
+from joma.core.errors import InputError
 
 Array = NDArray[np.float64]
 Derivative = Callable[[Array], Array]
@@ -141,7 +141,7 @@ def guaranteed_correlation(
 
     With ``a + b + c < pi/2`` it is ``C4 = cos(a + b) cos(a + b + c) > 0``, whatever the sign of
     corr(z_alpha, z_beta). Otherwise it is 0 or less, so that no positive C4 exists: the same expression as
-    long as ``2 (a + b) + c <= pi``, and ``-sin^2(c / 2)`` beyond. Attained by :func:`extremal_signals`.
+    long as ``2 (a + b) + c <= pi``, and ``-sin^2(c / 2)`` beyond. Attained by ``extremal_signals``.
 
     Raises:
         InputError: a C outside [0, 1] (C3: [-1, 1]).
@@ -153,7 +153,7 @@ def guaranteed_correlation(
 
 
 def extremal_signals(label_gradient: float, latent_feature: float, label_latent: float) -> Signals:
-    """Planar unit signals, correlated by at least C1, C2, |C3|, that attain :func:`guaranteed_correlation`.
+    """Planar unit signals, correlated by at least C1, C2, |C3|, that attain ``guaranteed_correlation``.
 
     With a negative C3 the latent and the feature are turned round, which changes nothing.
     """
@@ -197,7 +197,7 @@ def weight_flow(
 
     The draft sets w_jk = corr(f_k, s), which is the *first step* of gradient ascent from w_jk = 0. At
     w_jk = 0 itself nothing is passed back, g_jk = 0; a small start of the wrong sign passes the wrong sign
-    back until :func:`onset`. ``feature`` and ``gradient`` have shape (samples,).
+    back until ``onset``. ``feature`` and ``gradient`` have shape (samples,).
 
     Raises:
         InputError: signals that do not match, times that are negative, a rate that is not positive, or
@@ -248,7 +248,7 @@ def gated_correlation_bound(latent_gradient: ArrayLike, latent_feature: ArrayLik
 def next_level(label_gradient: ArrayLike, latent_feature: ArrayLike, label_latent: ArrayLike) -> Array:
     """The C1 that the child may count on in its turn, one level further down (ReLU, normalised signals).
 
-    ``sin^2 a' = sin^2(a + b) + sin^2 c``: :func:`gated_correlation_bound` with
+    ``sin^2 a' = sin^2(a + b) + sin^2 c``: ``gated_correlation_bound`` with
     corr(z_beta, g_k) = cos(a + b), which is what one parent, or any sum of parents that each satisfy it,
     passes on. 0 where ``a + b + c >= pi/2``: there the recursion breaks.
 

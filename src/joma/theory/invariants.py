@@ -13,8 +13,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from joma.arguments import arrays, positive
-from joma.errors import InputError, nearest
+from joma.core.arguments import arrays, positive
+from joma.core.errors import InputError, nearest
 from joma.theory.attention import Array, Attention
 
 SoftmaxForm = Literal["printed", "signed", "corrected"]
@@ -66,7 +66,7 @@ def first_integral(
 def _constant(
     attention: Attention, coefficient: float, logits: Array, context_weights: Array, correction: Array | None
 ) -> Array:
-    """:func:`first_integral` of arguments that have been checked, for every evaluation of a flow."""
+    """``first_integral`` of arguments that have been checked, for every evaluation of a flow."""
     squares = np.square(context_weights).sum(axis=-2)
     if attention.kind == "linear":
         return np.asarray(np.square(logits) - coefficient * squares)
@@ -96,7 +96,7 @@ def predict_logits(
     v(0)^2``; elsewhere ``z`` can pass through zero, and the weights alone do not tell when.
 
     Raises:
-        InputError: linear attention with an undecided sign (:func:`first_integral` gives ``z^2``),
+        InputError: linear attention with an undecided sign (``first_integral`` gives ``z^2``),
             softmax attention without its ``correction``, or shapes that do not match.
     """
     given = {
@@ -150,7 +150,7 @@ def softmax_logits(
         ``bbar`` stays put. Reduces to the formula with ``v_k(0) = 0`` for zero initialisation.
 
     All times ``eta_z / (T eta_w)``, with ``c`` from the initial state. ``bbar`` never stays put while ``z``
-    moves (see :func:`rigidity`), so that all three lose their way in the end.
+    moves (see ``rigidity``), so that all three lose their way in the end.
 
     Raises:
         InputError: an unknown form, the corrected form without ``bias``, or shapes that do not match.
@@ -194,7 +194,7 @@ def descent_drift(
     weight_rate: float = 1.0,
     attention_rate: float = 1.0,
 ) -> Array:
-    """How far plain simultaneous gradient descent moves :func:`first_integral`, exactly (..., M).
+    """How far plain simultaneous gradient descent moves ``first_integral``, exactly (..., M).
 
     Linear: ``sum_s (Delta z)^2 - coef sum_s sum_k (Delta v_k)^2``, of either sign. Exp and softmax:
     ``-coef sum_s sum_k (Delta v_k)^2``, never positive (softmax: with the correction summed step by step).

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import quad
 
-from joma.arguments import finite, number, positive
-from joma.errors import InputError
+from joma.core.arguments import finite, number, positive
+from joma.core.errors import InputError
 from joma.theory.isotropic_laws import IsotropicLaw, require_law
 
 Array = NDArray[np.float64]

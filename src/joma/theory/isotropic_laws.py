@@ -25,8 +25,8 @@ from scipy import special
 from scipy.integrate import IntegrationWarning, quad
 from scipy.optimize import brentq
 
-from joma.arguments import finite, number, whole
-from joma.errors import InputError
+from joma.core.arguments import finite, number, whole
+from joma.core.errors import InputError
 
 Array = NDArray[np.float64]
 
@@ -373,6 +373,6 @@ class RadialLaw(IsotropicLaw):
 
 
 def require_law(where: str, law: IsotropicLaw) -> None:
-    """Refuse what is no :class:`IsotropicLaw`."""
+    """Refuse what is no ``IsotropicLaw``."""
     if not isinstance(law, IsotropicLaw):
         raise InputError(f"{where}: law = {law!r} is no IsotropicLaw; give one, such as Gaussian().")

@@ -9,9 +9,9 @@ along an edge ``E[s_child | s_parent] = rho s_parent``, so
 * ``E[s_a s_b]`` is the product of the edge correlations between a and b, through their common latent
   ancestor (CLA), if that is binary.
 
-Theorem 5 is these two lines. Where the print is wrong: ``rho_0`` (:mod:`joma.theory.class_labels`), the
-remainder of Eq. 8 (:func:`cooccurrence_expansion`), and the silent assumption that the CLA lies below the
-class label (:func:`cooccurrence_across_root` is the case that is left out).
+Theorem 5 is these two lines. Where the print is wrong: ``rho_0`` (``joma.theory.class_labels``), the
+remainder of Eq. 8 (``cooccurrence_expansion``), and the silent assumption that the CLA lies below the
+class label (``cooccurrence_across_root`` is the case that is left out).
 All numbers are float64.
 """
 
@@ -25,8 +25,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from joma.arguments import matching, number, numbers, whole, wholes
-from joma.errors import InputError
+from joma.core.arguments import matching, number, numbers, whole, wholes
+from joma.core.errors import InputError
 from joma.theory.class_labels import class_table
 
 Array = NDArray[np.float64]
@@ -91,10 +91,10 @@ def cooccurrence(
 
     Args:
         edge_correlation: rho, in [-1, 1].
-        root_bias: rho_0 as :func:`joma.theory.class_labels.root_bias` defines it (not as printed).
+        root_bias: rho_0 as ``joma.theory.class_labels.root_bias`` defines it (not as printed).
         depth: L, the number of edges from the class label to a leaf.
         ancestor_height: H, the number of edges from the CLA down to either leaf, 1 <= H <= L - 1: the CLA
-            is binary. Two tokens whose CLA is the class label: :func:`cooccurrence_across_root`.
+            is binary. Two tokens whose CLA is the class label: ``cooccurrence_across_root``.
 
     Raises:
         InputError: rho or rho_0 outside [-1, 1], H not in 1..L-1, or a token m that never appears

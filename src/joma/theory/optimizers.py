@@ -1,7 +1,7 @@
 r"""What momentum, Adam and weight decay leave of JoMA Theorem 1.
 
 The theorem is about gradient flow. Write ``C`` for what it keeps constant, token by token
-(:func:`joma.theory.invariants.first_integral`), and ``S = coef sum_k v_k^2`` for its MLP side, so that
+(``joma.theory.invariants.first_integral``), and ``S = coef sum_k v_k^2`` for its MLP side, so that
 ``C = z^2 - S`` (linear attention) or ``z - S`` (exp). Then, for any data, gradients and activation:
 
 **Weight decay**, ``dv/dt = eta_w (d - lambda_w v)``, ``dz/dt = eta_z (... - lambda_z z)``. With the decay
@@ -9,21 +9,21 @@ rates ``alpha = eta lambda`` and ``r = 2 alpha_z`` (linear) or ``alpha_z`` (exp)
 
     dC/dt = -r C + (2 alpha_w - r) S,        exactly.
 
-The constant is forgotten. For ``r = 2 alpha_w`` (:func:`matched_decay`) nothing else happens: ``C(t) = C(0)
+The constant is forgotten. For ``r = 2 alpha_w`` (``matched_decay``) nothing else happens: ``C(t) = C(0)
 exp(-2 alpha_w t)``. Linear attention with equal decay rates is such a case; exp attention is one when its
 logits decay twice as fast. Otherwise S leaks into C, and where training comes to rest, Theorem 1's
-coefficient has become another one, with no trace of the rates (:func:`resting_coefficient`). Discrete steps
-have an exact law as well, :func:`descent_under_decay`.
+coefficient has become another one, with no trace of the rates (``resting_coefficient``). Discrete steps
+have an exact law as well, ``descent_under_decay``.
 
 **Momentum** (heavy ball, ``buffer = beta buffer + direction``). Discrete steps obey an exact identity,
-:func:`momentum_drift`. Once the buffer has filled, each squared step counts ``(1 + beta) / (1 - beta)``
+``momentum_drift``. Once the buffer has filled, each squared step counts ``(1 + beta) / (1 - beta)``
 times as much as in plain descent: still first order in the step, so C is conserved in the small-step
 limit, at rates ``eta / (1 - beta)``.
 
 **Adam** keeps none. While no component of a gradient changes sign, each parameter moves by about its rate
 at every step, whatever its gradient, so that ``|v_kl| = eta_w n`` for all k and l and attention follows
 *linearly* instead of quadratically, ``z_l = r(n) (eta_z / eta_w) |v_kl|``, with a universal factor r(n)
-that rises towards the square root of 3 before it falls to 1: :func:`adam_pace`. With linear nodes and exp
+that rises towards the square root of 3 before it falls to 1: ``adam_pace``. With linear nodes and exp
 attention from zero (the setting of Theorem 2) all |v_kl| stay equal for good, because each gradient is
 divided by its own size: no token ever wins.
 """
@@ -33,8 +33,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.signal import lfilter
 
-from joma.arguments import finite, number, spread, whole
-from joma.errors import InputError
+from joma.core.arguments import finite, number, spread, whole
+from joma.core.errors import InputError
 from joma.theory.attention import Array, Attention
 from joma.theory.invariants import logit_coefficient
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joma.arguments import Array, arrays
+from joma.core.arguments import Array, arrays
 from joma.theory.activation import Activation
 
 

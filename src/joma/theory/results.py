@@ -170,7 +170,7 @@ RESULTS = (
     Result(
         "JoMA poster, over-parametrisation",
         "how many neurons until every latent has found one",
-        ("experiments.over_parametrisation.run.coupon_collector",),
+        ("experiments.beyond.over_parametrisation.run.coupon_collector",),
         (),
         ("over_parametrisation",),
     ),
@@ -196,7 +196,9 @@ RESULTS = (
         (),
         ("table1",),
     ),
-    Result("JoMA Fig. 10", "pattern superposition", ("probes.neurons.probe.probe_neurons",), (), ("fig10",)),
+    Result(
+        "JoMA Fig. 10", "pattern superposition", ("instruments.neurons.probe.probe_neurons",), (), ("fig10",)
+    ),
     Result(
         "CDAG Theorem 1",
         "back-propagated gradients along a feature graph",

@@ -11,7 +11,7 @@ and from v(0) = 0 the course is ``F(r(t), mu) = t`` with r = v/mu and
              = exp(-mu^2 / 2) ln 1/(1 - r) + R(r, mu),    0 <= R(r, mu) <= R(1, mu) <= 0.8644.
 
 The paper uses that F is *equal* for all components (Eq. 80); that it equals the time makes the whole
-course a matter of inverting one function, which :func:`solve` does to rounding.
+course a matter of inverting one function, which ``solve`` does to rounding.
 
 Convergence is measured by ``L = ln 1/delta``, ``delta = |1 - v/mu|`` everywhere here, because delta
 itself falls below every float. Learning rates and the temperature T of the attention logits enter as
@@ -31,14 +31,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import dawsn, erf
 
-from joma.arguments import broadcast, finite, number, numbers, positive, within_floats
-from joma.errors import InputError
+from joma.core.arguments import broadcast, finite, number, numbers, positive, within_floats
+from joma.core.errors import InputError
 from joma.theory.separable_time import Clock, blocks
 
 Array = NDArray[np.float64]
 
 PRINTED_BOUND = float(np.sqrt(np.pi / 2) + 1)
-"""The constant of Eq. 88; true, but :func:`sharp_bound` is the least one."""
+"""The constant of Eq. 88; true, but ``sharp_bound`` is the least one."""
 PRINTED_LAMBDA_BOUND = float(np.sqrt(2 * np.pi) + 2)
 """The constant of Theorem 4; true, but the difference of two terms in [0, B] is already below B."""
 
@@ -124,7 +124,7 @@ def elapsed_time(
     kappa: float = 1.0,
     rate: float = 1.0,
 ) -> Array:
-    """The time at which ln 1/delta reaches a value: the inverse of :func:`solve`.
+    """The time at which ln 1/delta reaches a value: the inverse of ``solve``.
 
     ``mu``, ``v0`` and ``log_inverse_delta`` broadcast together; the result has their shape.
     From v0 = 0 it is F of Eq. 79. Raises InputError where the course starts beyond the value asked.
@@ -156,7 +156,7 @@ def F(r: ArrayLike, mu: ArrayLike) -> Array:
     """Eq. 79: int_0^r exp(-mu^2 x^2/2)/(1 - x) dx, for 0 <= r < 1; broadcasts. mu may be zero.
 
     Equal to the time along Eq. 6 from v(0) = 0. Where r is within rounding of one, use
-    :func:`elapsed_time`, which takes ln 1/(1 - r) instead.
+    ``elapsed_time``, which takes ln 1/(1 - r) instead.
     """
     ratio, mus = broadcast("salience.F", r=r, mu=mu)
     if not np.all((ratio >= 0) & (ratio < 1)):
@@ -214,7 +214,7 @@ def lemma_6(y: ArrayLike) -> Array:
 
 
 def lemma_6_maximum() -> tuple[float, float]:
-    """(argmax, maximum) of :func:`lemma_6`: the root of exp(y^2) = 1 + 2 y^2 (Eq. 75)."""
+    """(argmax, maximum) of ``lemma_6``: the root of exp(y^2) = 1 + 2 y^2 (Eq. 75)."""
     y = float(brentq(lambda y: np.expm1(y * y) - 2 * y * y, 0.5, 2.0, xtol=1e-15))
     return y, float(lemma_6(y))
 
@@ -228,7 +228,7 @@ def lemma_7(y: ArrayLike) -> Array:
 
 
 def lemma_7_maximum() -> tuple[float, float]:
-    """(argmax, maximum) of :func:`lemma_7`, whose derivative is 1 - y lemma_7(y): one is 1/other."""
+    """(argmax, maximum) of ``lemma_7``, whose derivative is 1 - y lemma_7(y): one is 1/other."""
     y = float(brentq(lambda y: 1 - y * float(lemma_7(y)), 0.5, 3.0, xtol=1e-15))
     return y, float(lemma_7(y))
 
@@ -249,7 +249,7 @@ def asymptotic_ratio(mu_j: ArrayLike, mu_k: ArrayLike, *, kappa: float = 1.0) ->
     """Theorem 4, Eq. 7, in the limit: exp(kappa (mu_j^2 - mu_k^2)/2).
 
     The paper's remarks write exp(mu^2) for exp(mu^2/2). For ``softmax(v^2/T)``, the authors' script,
-    kappa = 2/T. Sizes as in :func:`solve`; broadcasts.
+    kappa = 2/T. Sizes as in ``solve``; broadcasts.
     """
     j, k = broadcast("salience.asymptotic_ratio", mu_j=mu_j, mu_k=mu_k)
     _check_final_rate(np.stack([j, k]), kappa)
@@ -282,7 +282,7 @@ def convergence_ratio(
 def needed_convergence(mu_k: ArrayLike, *, kappa: float = 1.0, constant: float | None = None) -> Array:
     """ln 1/delta_k beyond which |Lambda| < 1 is certain; it is << 1 far beyond: C exp(+kappa mu_k^2/2).
 
-    C is the sharp constant unless ``constant`` is given (the paper's: :data:`PRINTED_LAMBDA_BOUND`).
+    C is the sharp constant unless ``constant`` is given (the paper's: ``PRINTED_LAMBDA_BOUND``).
     """
     where = "salience.needed_convergence"
     c = sharp_bound()[1] if constant is None else positive(where, "constant", constant)

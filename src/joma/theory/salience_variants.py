@@ -12,7 +12,7 @@ as fast.
 Softmax attention multiplies by exp(v^2/2 - bbar |v|^2/2)/A. Whatever is common to all components only
 changes the clock, so uniform bbar leaves F(r_j, mu_j) equal for all j and Theorem 4 as it is. All this
 takes bbar as constant, as Theorem 1 does; where it follows the attention the ratio comes out far smaller
-(:func:`joma.dynamics.salience_flow.integrate_following_softmax`).
+(``joma.dynamics.salience_flow.integrate_following_softmax``).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from joma.arguments import broadcast, numbers, positive, spread, within_floats
-from joma.errors import InputError
+from joma.core.arguments import broadcast, numbers, positive, spread, within_floats
+from joma.core.errors import InputError
 from joma.theory.salience import Course
 
 Array = NDArray[np.float64]
@@ -50,7 +50,7 @@ def linear_attention_time(v: ArrayLike, mu: ArrayLike, c: ArrayLike, *, v0: Arra
 def solve_linear_attention(mu: ArrayLike, times: ArrayLike, *, c: ArrayLike, v0: ArrayLike = 0.0) -> Course:
     """Linear attention solved in closed form for all components and times.
 
-    With K(t) = K(v0) exp(S t) (see :func:`linear_attention_time`), S sqrt(v^2 + c) = A - B v for
+    With K(t) = K(v0) exp(S t) (see ``linear_attention_time``), S sqrt(v^2 + c) = A - B v for
     A = K mu - c, B = K + mu, a quadratic equation whose solution here is written without
     cancellation and divided by K, so that it holds at all times.
 

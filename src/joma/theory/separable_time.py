@@ -6,7 +6,7 @@ Along ``v' = (mu - v) exp(v^2 / 2)`` every component moves on its own, and with 
 
 so that time is an integral over ``s``. Written in ``s`` it stays exact where ``delta = e^-s`` is far
 below the smallest float. This module holds the quadrature and its inversion and knows no theorem;
-:mod:`joma.theory.salience` says what they mean.
+``joma.theory.salience`` says what they mean.
 """
 
 from __future__ import annotations

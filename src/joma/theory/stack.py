@@ -8,7 +8,7 @@ query per group: the paper's abstraction of upper layers) under exp attention,
 and the last layer's units are the logits of the classes. Theorem 1's argument is pointwise in time and needs
 nothing of the inputs, which may therefore be activations that train too, nor of the gradient: at every layer
 at once z_g - eta_z/(2 eta_w) sum_k v_gk^2 is constant, for any loss. So all attention can be integrated out:
-:func:`reduced_logits` makes the logits of every layer a function of its weights.
+``reduced_logits`` makes the logits of every layer a function of its weights.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joma.arguments import Array, arrays, positive, whole
-from joma.errors import InputError
+from joma.core.arguments import Array, arrays, positive, whole
+from joma.core.errors import InputError
 from joma.theory.activation import Activation
 
 
@@ -145,7 +145,7 @@ def reduced_logits(
 ) -> Array:
     """``z`` (G, M) as a function of ``v`` (G, K, M): attention integrated out.
 
-    Raises InputError for weights of another shape than the start's, and for rates as :func:`invariant` does.
+    Raises InputError for weights of another shape than the start's, and for rates as ``invariant`` does.
     """
     if np.shape(weights) != start.weights.shape:
         raise InputError(

@@ -17,7 +17,7 @@ rates and the temperature are tacitly one; the blow-up is not mentioned to be in
 solution here also covers any number of nodes and any initial state, which the paper does not.
 
 The remark on softmax attention (equal normalisers for all samples, uniform mean attention) only
-re-parametrises time. The new clock is elementary too: :func:`softmax_weights`.
+re-parametrises time. The new clock is elementary too: ``softmax_weights``.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import erf, erfcx, erfinv, log_ndtr, ndtri_exp
 
-from joma.arguments import finite, number, positive, within_floats
-from joma.errors import InputError
+from joma.core.arguments import finite, number, positive, within_floats
+from joma.core.errors import InputError
 from joma.theory.attention import Array
 
 # The square of the winner's weight (in standard form) must be a float.
@@ -45,7 +45,7 @@ class WinnerTakeAll:
     ``drive`` is Delta, of shape (tokens,) for one node or (nodes, tokens); ``initial_weights`` has the
     same shape and ``initial_logits`` has shape (tokens,); both default to zero. All tokens, all nodes
     and all times asked for are computed at once; results have shape ``times.shape + drive.shape``.
-    Raises :class:`InputError` for shapes that do not match, numbers that are not finite, and rates,
+    Raises ``InputError`` for shapes that do not match, numbers that are not finite, and rates,
     temperature or normaliser that are not positive.
     """
 
@@ -125,7 +125,7 @@ class WinnerTakeAll:
         """The weights at each time, ``0 <= time < t*``.
 
         Close to ``t*`` the winner depends on ``t* - time``, which float64 resolves to 1e-16 t* only
-        (an error of 3e-5 in the winner at ``t* - 1e-12``); :meth:`weights_before_blow_up` takes the
+        (an error of 3e-5 in the winner at ``t* - 1e-12``); ``weights_before_blow_up`` takes the
         remaining time itself and has no such limit.
         """
         elapsed = finite("WinnerTakeAll.weights", "time", time)

@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from joma.errors import RunDirectoryError
-from joma.files import whole_file
+from joma.core.errors import RunDirectoryError
+from joma.core.files import whole_file
 
 Row = dict[str, Any]
 """What is measured along a training, ready for a table."""
@@ -40,7 +40,7 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], record: Record) -
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], Record]:
-    """Read what :func:`save_checkpoint` wrote.
+    """Read what ``save_checkpoint`` wrote.
 
     Raises:
         RunDirectoryError: the file is truncated, altered, or another program's.

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from joma.errors import DivergenceError, InputError
+from joma.core.errors import DivergenceError, InputError
+from joma.core.progress import Progress
 from joma.models.hierarchy import HierarchyNetwork
 from joma.models.hierarchy_ensemble import HierarchyEnsemble, arrange
-from joma.progress import Progress
 from joma.training.checkpoint import Row, load_checkpoint, save_checkpoint
 
 Rows = list[Row]
@@ -73,7 +73,7 @@ def draw_classes(classes: int, batch: int, generator: torch.Generator) -> Tensor
 
 
 def draw_counts(classes: int, batch: int, generator: torch.Generator) -> Tensor:
-    """How often each class comes, (classes,): exactly the counts of :func:`draw_classes`' next batch."""
+    """How often each class comes, (classes,): exactly the counts of ``draw_classes``' next batch."""
     return torch.bincount(draw_classes(classes, batch, generator), minlength=classes)
 
 
@@ -113,7 +113,7 @@ def train_distinct(
     """Train on ``tokens`` (C, L), one row per class; return the rows that ``measure`` gave.
 
     Step s means: after s batches; 0 is the untrained network. Call it within
-    :func:`joma.training.loop.reproducible`. With a ``checkpoints`` folder a call with the same arguments
+    ``joma.training.loop.reproducible``. With a ``checkpoints`` folder a call with the same arguments
     continues where the last one was stopped, to the same table.
 
     Raises:
@@ -155,15 +155,15 @@ def train_together(
     checkpoints: Path | None = None,
     checkpoint_every: int = 500,
 ) -> pd.DataFrame:
-    """:func:`train_distinct` for several networks of one shape at once, each on its own ``tokens`` (C, L).
+    """``train_distinct`` for several networks of one shape at once, each on its own ``tokens`` (C, L).
 
     Network n draws its batches with ``seeds[n]`` (``recipe.seed`` is not used), and goes the way it would
     go alone, but for rounding; it is left trained. ``measure`` is called with n, a copy of the network, and
-    the step. When it pays: :mod:`joma.models.hierarchy_ensemble`.
+    the step. When it pays: ``joma.models.hierarchy_ensemble``.
 
     Raises:
         InputError: numbers of networks, tokens and seeds that differ, or networks of different shapes.
-        DivergenceError: as :func:`train_distinct`.
+        DivergenceError: as ``train_distinct``.
     """
     if not len(networks) == len(tokens) == len(seeds):
         raise InputError(

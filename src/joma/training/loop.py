@@ -13,10 +13,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from joma.core.errors import DivergenceError, InputError
+from joma.core.progress import Progress
 from joma.data.text import Batches, TokenText
-from joma.errors import DivergenceError, InputError
 from joma.models.language_model import LanguageModel
-from joma.progress import Progress
 from joma.training.checkpoint import Row, load_checkpoint, save_checkpoint
 from joma.training.fused import ClippedAdam, OutputCrossEntropy
 
@@ -84,7 +84,7 @@ def train(
 ) -> pd.DataFrame:
     """Train, measure at the chosen steps, and return the rows that ``measure`` gave.
 
-    Call it within :func:`reproducible`. Step s means: after s minibatches; step 0 is the untrained
+    Call it within ``reproducible``. Step s means: after s minibatches; step 0 is the untrained
     model. With a ``checkpoints`` folder the state is saved every ten seconds, and a call with the
     same arguments continues from there to the same table, bit for bit.
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import joma
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.measures.attention import compiled as attention_compiled
 from joma.measures.attention import compiled_kernel, torch_threads
 from joma.measures.attention import entropy as module

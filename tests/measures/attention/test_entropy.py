@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import joma
-from joma.errors import InputError, UnfinishedError
+from joma.core.errors import InputError, UnfinishedError
 from joma.measures.attention import compiled
 from joma.measures.attention import entropy as module
 from joma.measures.attention.visible_keys import VisibleKeys, pieces, visible_keys

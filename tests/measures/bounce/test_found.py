@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.signal import savgol_filter
 from scipy.stats import median_abs_deviation
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.measures.bounce import bounce, found, slow_noise, smooth
 
 STEPS = np.arange(80) * 25.0

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.measures.change import published
 from joma.measures.change.e_detector import Evidence, gathered, threshold
 from joma.measures.change.residuals import CLIP, Moments, Past, renewed, residuals

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.measures.ranks.golub_kahan import largest_triplet
 from joma.measures.ranks.spectral_norm import spectral_norm, spectral_norm_estimate
 from joma.measures.ranks.stable_rank import effective_rank, stable_rank, stable_rank_estimate

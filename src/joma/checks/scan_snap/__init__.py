@@ -8,7 +8,7 @@ from joma.checks.scan_snap.decoder import snap_decoder, snap_theorem1
 from joma.checks.scan_snap.equations import snap_dynamics, snap_lemma2
 from joma.checks.scan_snap.fates import snap_theorem2, snap_theorem3
 from joma.checks.scan_snap.snapping import snap_theorem4
-from joma.claim import Claim
+from joma.core.claim import Claim
 
 CHECKS: dict[str, Callable[[], list[Claim]]] = {
     "snap_dynamics": snap_dynamics,

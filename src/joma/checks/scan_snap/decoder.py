@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from joma.claim import Claim, correct, judge, within
+from joma.core.claim import Claim, correct, judge, within
 from joma.data.next_token import NextTokenData, graded_tokens
 from joma.dynamics.token_flow import TokenTrajectory, token_flow
 from joma.theory.scan_snap.decoder import (

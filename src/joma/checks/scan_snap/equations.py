@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from joma.claim import Claim, within
+from joma.core.claim import Claim, within
 from joma.data.next_token import NextTokenData, graded_tokens
 from joma.theory.scan_snap.equations import attended, predictions, unit, velocities
 

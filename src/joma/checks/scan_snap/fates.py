@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
-from joma.claim import Claim, judge, within
+from joma.core.claim import Claim, judge, within
 from joma.data.next_token import graded_tokens
 from joma.dynamics.token_flow import strongest_distinct, token_flow
 from joma.theory.scan_snap import fates

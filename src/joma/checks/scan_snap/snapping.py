@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
-from joma.claim import Claim, correct, judge, within
+from joma.core.claim import Claim, correct, judge, within
 from joma.data.next_token import NextTokenData
 from joma.dynamics.token_flow import token_flow
 from joma.theory.scan_snap import decoder, snapping

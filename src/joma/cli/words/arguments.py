@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from joma.errors import InputError, shown
-from joma.settings import Field, Value, as_text
+from joma.core.errors import InputError, shown
+from joma.core.settings import Field, Value, as_text
 
 _HELP = ("-h", "--help")
 

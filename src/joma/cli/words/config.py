@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from joma.cli.words.options import JobOptions
-from joma.errors import InputError, nearest, shown
-from joma.files import Json
-from joma.plain_yaml import read_yaml
+from joma.core.errors import InputError, nearest, shown
+from joma.core.files import Json
+from joma.core.plain_yaml import read_yaml
+from joma.core.settings import Field, Value
 from joma.runs.job import Job
-from joma.settings import Field, Value
 
 
 def configured(given: Mapping[str, Value], job: type[Job], *options: Field) -> dict[str, Value]:

@@ -7,7 +7,7 @@ import re
 from joma.cli.words.arguments import Grammar
 from joma.cli.words.config import configured
 from joma.cli.words.options import JobCall, RunOptions, divided, together
-from joma.errors import InputError, one_line
+from joma.core.errors import InputError, one_line
 from joma.experiments import catalog
 from joma.experiments.base import Experiment
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from joma.cli.words.arguments import Grammar
+from joma.core.settings import Field, Settings, Value, setting
 from joma.runs.job import Job
-from joma.settings import Field, Settings, Value, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ import hashlib
 import sys
 from pathlib import Path
 
-from joma.errors import InputError
-from joma.files import GIVEN, write_text
+from joma.core.errors import InputError
+from joma.core.files import GIVEN, write_text
 
 PIPED = "-"
 """What ``--text`` says for standard input."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from joma.cli.words.arguments import Grammar
 from joma.cli.words.config import configured
 from joma.cli.words.options import JobCall, SweepOptions, divided, together
-from joma.errors import InputError
+from joma.core.errors import InputError
+from joma.core.settings import as_text
 from joma.experiments import catalog
-from joma.settings import as_text
 from joma.sweeps import SweepRun
 
 _GRID = "--grid"

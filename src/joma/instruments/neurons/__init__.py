@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from joma.core.settings import setting
 from joma.instruments.base import Instrument
-from joma.probes.neurons.settings import BATCH_TOKENS, COPIES, SHOWN, SMALLEST, TOP, WINDOW
-from joma.probes.reading.settings import Reading
-from joma.settings import setting
+from joma.instruments.neurons.measured import BATCH_TOKENS, COPIES, SHOWN, SMALLEST, TOP, WINDOW
+from joma.instruments.reading.settings import Reading
 
 _READING = Reading(length=WINDOW, batch_tokens=BATCH_TOKENS)
 
@@ -16,9 +16,9 @@ _READING = Reading(length=WINDOW, batch_tokens=BATCH_TOKENS)
 class NeuronsRun(Instrument):
     """One neuron that answers to unrelated contexts, as in JoMA Fig. 10.
 
-    The settings are those of :func:`joma.neurons`.
+    The settings are those of ``joma.neurons``.
 
-    Tables: those of :class:`joma.probes.neurons.probe.Neurons`.
+    Tables: those of ``joma.instruments.neurons.probe.Neurons``.
     """
 
     title = "neurons that answer to unrelated patterns"

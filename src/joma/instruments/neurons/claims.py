@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest, false_discovery_control, fisher_exact, t
 
-from joma.arguments import Array
-from joma.claim import Claim, Facts, judge, not_tested
+from joma.core.arguments import Array
+from joma.core.claim import Claim, Facts, judge, not_tested
 from joma.instruments.neurons import NeuronsRun
+from joma.instruments.neurons.measured import COPIES
 from joma.measures.superposition import null_probability
-from joma.probes.neurons.settings import COPIES
 
 LEVEL = 0.05
 SHARED = 0.1

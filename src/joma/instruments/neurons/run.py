@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
+from joma.core.progress import Progress
 from joma.instruments.neurons import NeuronsRun
-from joma.probes.neurons.probe import probe_neurons
-from joma.progress import Progress
+from joma.instruments.neurons.probe import probe_neurons
 
 
 def run(settings: NeuronsRun, progress: Progress) -> dict[str, pd.DataFrame]:
-    """What :func:`joma.neurons` finds."""
+    """What ``joma.neurons`` finds."""
     settings.check_complete()
     return probe_neurons(
         **settings.reading.arguments(),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.instruments.base import Instrument
-from joma.probes.reading.settings import Reading
+from joma.instruments.reading.settings import Reading
 from joma.runs.job import setting
 
 
@@ -15,9 +15,9 @@ from joma.runs.job import setting
 class ProbeRun(Instrument):
     """Attention entropy, stable ranks, coherence, salience, joint dynamics of a real model.
 
-    The settings are those of :func:`joma.probe`; with ``weights``, of :func:`joma.probe_weights`.
+    The settings are those of ``joma.probe``; with ``weights``, of ``joma.probe_weights``.
 
-    Tables: those of :class:`joma.probes.probe.Probe`; with ``weights``, ``ranks`` and ``layers``.
+    Tables: those of ``joma.instruments.probe.probe.Probe``; with ``weights``, ``ranks`` and ``layers``.
     """
 
     title = "a model probed on a text"

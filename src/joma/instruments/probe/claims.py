@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.claim import Claim, Facts, judge, not_tested
+from joma.core.claim import Claim, Facts, judge, not_tested
 from joma.instruments.probe import ProbeRun
-from joma.probes.sections.index_rows import index_of_heads
-from joma.reporting.probe_text import probe_sentences
+from joma.instruments.probe.sections.index_rows import index_of_heads
+from joma.instruments.probe.text import probe_sentences
 
 _NEARLY = 2.0
 _CLEAR = 3.0

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pandas as pd
 
-from joma.errors import InputError
+from joma.checkpoints.ranks import weight_ranks
+from joma.core.errors import InputError
+from joma.core.progress import Progress
 from joma.instruments.probe import ProbeRun
-from joma.probes.probe import Probe, probe
-from joma.probes.reading.loading import checked_device, resolve
-from joma.probes.reading.settings import Reading
-from joma.probes.sections.attention import STATISTICS
-from joma.probes.summary import layer_summary
-from joma.probes.weights.ranks import weight_ranks
-from joma.progress import Progress
+from joma.instruments.probe.probe import Probe, probe
+from joma.instruments.probe.sections.attention import STATISTICS
+from joma.instruments.probe.summary import layer_summary
+from joma.instruments.reading.loading import checked_device, resolve
+from joma.instruments.reading.settings import Reading
 from joma.runs.directory import Run, record_run
 
 
 def run(settings: ProbeRun, progress: Progress) -> dict[str, pd.DataFrame]:
-    """What :func:`joma.probe` or :func:`joma.probe_weights` finds."""
+    """What ``joma.probe`` or ``joma.probe_weights`` finds."""
     settings.check_complete()
     if settings.weights:
         tables = {"ranks": progress.part("ranks", lambda: _ranks(settings, progress))}
@@ -50,7 +50,7 @@ def _ranks(settings: ProbeRun, progress: Progress) -> pd.DataFrame:
 
 
 def write_probe(found: Probe, directory: str | Path, *, overwrite: bool = False) -> Run:
-    """Write what :func:`joma.probe` found as a run directory, which ``joma report`` can show.
+    """Write what ``joma.probe`` found as a run directory, which ``joma report`` can show.
 
     Raises:
         RunDirectoryError: the directory holds something already, or cannot be written.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.instruments.base import Instrument
 from joma.runs.job import setting
 

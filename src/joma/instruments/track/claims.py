@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.claim import Claim, Facts, judge, not_tested
+from joma.core.claim import Claim, Facts, judge, not_tested
 from joma.instruments.track import TrackRun
-from joma.probes.series.waves import LEAST_LAYERS, top_above_bottom
+from joma.instruments.track.waves import LEAST_LAYERS, top_above_bottom
 
 _MATRIX = "lower"
 

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from joma.core.figures import PALETTE, ink, panels, shade
 from joma.instruments.track import TrackRun
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
-from joma.reporting.figures import PALETTE, ink, panels, shade
 
 _TITLES = {
     (ATTENTION_ENTROPY, "attention"): "attention entropy (nats)",
@@ -153,37 +153,3 @@ def _beside(axes: Axes, beside: pd.DataFrame, align: str) -> None:
         axes.plot(own.index, own, ".-", lw=1.0, color=colour)
     axes.axhline(0.0, color=ink(), lw=0.8)
     axes.set(title=f"{_TITLES.get((metric, matrix), metric)}: first less second", xlabel=align)
-
-
-def printed(settings: TrackRun, tables: Mapping[str, pd.DataFrame]) -> str:
-    """One line per checkpoint, the dips, and everything that was noticed."""
-    members, notes, found = tables["checkpoints"], tables["notes"], tables["bounces"]
-    shown = ["checkpoint", "step", "bytes", "same_as", "measured"]
-    shown = ["series", *shown] if settings.against else shown
-    words = [members[shown].to_string(index=False)]
-    dips = found[found["verdict"] == "bounces"]
-    if len(dips):
-        shown = [
-            "line",
-            "layer",
-            "head",
-            "matrix",
-            "metric",
-            "dip_step",
-            "dip_from",
-            "dip_to",
-            "rebound_step",
-        ]
-        shown = [name for name in shown if dips[name].astype(str).ne("").any()]
-        words.append(dips[[*shown, "dip_probability", "rebound_probability"]].head(40).to_string(index=False))
-    for heading, kept in (("not measured", notes[notes["lost"]]), ("noticed", notes[~notes["lost"]])):
-        if len(kept):
-            words.append(
-                "\n".join(
-                    [
-                        f"{heading}:",
-                        *(f"  {kind}: {text}" for kind, text in zip(kept["kind"], kept["text"], strict=True)),
-                    ]
-                )
-            )
-    return "\n\n".join(words)

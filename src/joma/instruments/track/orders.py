@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
-from joma.arguments import Array
+from joma.core.arguments import Array
+from joma.instruments.track.waves import half_back, half_fallen, layer_order
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
-from joma.probes.series.waves import half_back, half_fallen, layer_order
 
 _MATRICES = ("lower", "gate", "query", "key", "value", "output", "query_key")
 _FOLLOWED = [
@@ -49,7 +49,7 @@ def dates(curves: pd.DataFrame, key: Sequence[str] = KEY) -> pd.DataFrame:
 
 
 def orders(found: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
-    """Spearman's correlation of layer and date (:func:`dates`) beside the 95 % point of shuffled layers.
+    """Spearman's correlation of layer and date (``dates``) beside the 95 % point of shuffled layers.
 
     Returns:
         Rows ``series, line, stack, metric, matrix, move, layers, correlation, null, probability``; none

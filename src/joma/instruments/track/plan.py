@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from joma.errors import JomaError, UnfinishedError
-from joma.files import Json
+from joma.checkpoints.series.members import select
+from joma.checkpoints.series.sources.find import find_series
+from joma.checkpoints.series.sources.source import kept_of
+from joma.core.errors import JomaError, UnfinishedError
+from joma.core.files import Json
 from joma.instruments.track import TrackRun
-from joma.instruments.track.measured import checked, measure_one
-from joma.probes.series.measuring import wanted_tensors
-from joma.probes.series.members import select
-from joma.probes.series.sources.find import find_series
-from joma.probes.series.sources.source import kept_of
+from joma.instruments.track.measuring.measured import checked, measure_one
+from joma.instruments.track.measuring.weights import wanted_tensors
 
 _HELD = 4
 """The first, the previous, this one and the next lie on the disk at once."""

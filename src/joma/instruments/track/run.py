@@ -6,17 +6,17 @@ import time
 
 import pandas as pd
 
-from joma.errors import UnfinishedError
+from joma.checkpoints.series.members import Member
+from joma.checkpoints.series.sources.find import find_series
+from joma.core.errors import UnfinishedError
+from joma.core.progress import Progress
 from joma.instruments.track import TrackRun
-from joma.instruments.track.measured import Measured, checked
+from joma.instruments.track.curves import bounces, early_warnings, side_by_side
+from joma.instruments.track.measuring.measured import Measured, checked
+from joma.instruments.track.measuring.parts import Parts
 from joma.instruments.track.orders import dates, layer_curves, orders
-from joma.instruments.track.parts import Parts
 from joma.instruments.track.summary import layer_summary
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
-from joma.probes.series.curves import bounces, early_warnings, side_by_side
-from joma.probes.series.members import Member
-from joma.probes.series.sources.find import find_series
-from joma.progress import Progress
 
 _JUDGED = (ATTENTION_ENTROPY, "stable_rank", "spectral_entropy", "loss")
 _POLL_SECONDS, _DISTANT_POLL_SECONDS = 2.0, 60.0

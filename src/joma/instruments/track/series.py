@@ -8,24 +8,24 @@ from pathlib import Path
 
 import pandas as pd
 
-from joma.errors import InputError
+from joma.core.errors import InputError
+from joma.core.progress import Progress
+from joma.core.settings import Value
 from joma.instruments.track import TrackRun
-from joma.progress import Progress
 from joma.runs.directory import run_experiment
 from joma.runs.found import Found
-from joma.settings import Value
 
 
 @dataclass(frozen=True, repr=False)
 class Track(Found):
-    """What :func:`track` found along a series: the tables of :class:`joma.instruments.track.TrackRun`."""
+    """What ``track`` found along a series: the tables of ``joma.instruments.track.TrackRun``."""
 
     def table(self) -> pd.DataFrame:
         """Every measurement: ``series, checkpoint, line, step, ..., layer, head, matrix, metric, value``."""
         return self.tables["values"]
 
     def bounces(self) -> pd.DataFrame:
-        """Dip and bounce of every curve, with its null and verdict: see :func:`joma.bounce`."""
+        """Dip and bounce of every curve, with its null and verdict: see ``joma.bounce``."""
         return self.tables["bounces"]
 
     def notes(self) -> pd.DataFrame:
@@ -49,8 +49,8 @@ def track(
         text: a file or a named corpus to read; without one, weights alone are measured.
         out: a run directory, which keeps every finished checkpoint and lets a broken run continue.
         quiet: no progress on stderr.
-        settings: of :class:`joma.instruments.track.TrackRun` and of its reading
-            (:class:`joma.probes.reading.settings.Reading`): ``revisions``, ``layers``, ``tokens``, ...
+        settings: of ``joma.instruments.track.TrackRun`` and of its reading
+            (``joma.instruments.reading.settings.Reading``): ``revisions``, ``layers``, ``tokens``, ...
 
     Raises:
         InputError: no such series, no step in any name, an unknown setting.

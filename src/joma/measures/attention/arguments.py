@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.measures.attention.scores import Scores
 from joma.measures.attention.statistics import check_names, needs_positions
 from joma.measures.attention.visible_keys import VisibleKeys, additive, take, visible_keys

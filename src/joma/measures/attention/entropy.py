@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from joma.errors import InputError, JomaError, UnfinishedError
+from joma.core.errors import InputError, JomaError, UnfinishedError
 from joma.measures.attention.arguments import Arguments, check_arguments
 from joma.measures.attention.blocked import blocked_moments
 from joma.measures.attention.compiled import compiled_moments
@@ -29,7 +29,7 @@ _REDO_ALL = 0.5
 
 @dataclass(frozen=True, repr=False)
 class AttentionEntropy:
-    """What :func:`attention_entropy` returns; every tensor has the shape of the query without its width."""
+    """What ``attention_entropy`` returns; every tensor has the shape of the query without its width."""
 
     values: Mapping[str, Tensor]
     """Statistic -> value per row; NaN in rows that see no key. "entropy" is always among them."""

@@ -265,7 +265,7 @@ OUTLYING = 4.0
 """Keys farther from the mean than so many times the median distance do not count for the centre."""
 
 ALIKE = 96
-"""Products that round alike and are off by no more than others at random, by :data:`ROUNDING`."""
+"""Products that round alike and are off by no more than others at random, by ``ROUNDING``."""
 
 ROUNDING = 4 * 1.36
 """Error estimate in units of epsilon times the size of what is subtracted: four times the

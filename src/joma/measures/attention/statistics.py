@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from joma.errors import InputError, nearest
+from joma.core.errors import InputError, nearest
 from joma.measures.attention.scores import Moments, Scores, Wanted
 
 STATISTICS: dict[str, tuple[str, str]] = {

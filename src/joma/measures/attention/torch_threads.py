@@ -31,7 +31,7 @@ def together(function: Callable[..., None], *arguments: NDArray[np.generic] | np
     """Run a compiled function, which lets go of Python's lock, on as many threads as torch uses.
 
     Each calls it with the arguments and a counter (``TAKEN``), from which it takes tasks by
-    :func:`next_task` until none is left. What one raises is raised here when all are back.
+    ``next_task`` until none is left. What one raises is raised here when all are back.
     """
     number, taken = torch.get_num_threads(), np.zeros(1, np.int64)
     failed: list[BaseException] = []

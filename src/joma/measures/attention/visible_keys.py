@@ -125,7 +125,7 @@ def _used(first: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
 def hidden_scores(values: Tensor) -> Tensor:
     """Where scores or what is added to them say that a key is hidden, (..., keys) bool.
 
-    -inf and the least numbers of the dtype hide, and so does what lies :data:`MASKED_BELOW` both below 0 and
+    -inf and the least numbers of the dtype hide, and so does what lies ``MASKED_BELOW`` both below 0 and
     below the row's largest. A whole row so low only has low scores of its own.
     """
     top = values.amax(-1, keepdim=True)

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.signal import savgol_coeffs
 
-from joma.arguments import Array, numbers, whole
-from joma.errors import InputError
+from joma.core.arguments import Array, numbers, whole
+from joma.core.errors import InputError
 from joma.measures.bounce.several import rise_together
 from joma.measures.bounce.slow_noise import LEVEL, slow_noise
 from joma.measures.bounce.valleys import Dip, convolved, dip_at, smooth, transients
@@ -19,7 +19,7 @@ _LARGEST = 1e290
 
 @dataclass(frozen=True, repr=False)
 class Bounce:
-    """What :func:`bounce` finds on a curve."""
+    """What ``bounce`` finds on a curve."""
 
     main: Dip
     """The lowest valley."""
@@ -66,7 +66,7 @@ def bounce(
     The curve is smoothed over ``window`` points (an odd number; by default about a twentieth of the
     curve, at least 3). The *main* dip is the smooth's lowest point; the rebound is measured from there.
 
-    **One curve** is set against noise that may be slow (:mod:`joma.measures.bounce.slow_noise`): first
+    **One curve** is set against noise that may be slow (``joma.measures.bounce.slow_noise``): first
     order autoregressions from white noise to a random walk, the slowest that the curve does not exclude.
     Below 0.05 lie, of simulated curves that only fall or stay, at most 5 in 100 under white noise and
     autoregressions to 0.9, and at most 7 under a random walk (the table: ``docs/rates.md``). Where the
@@ -75,7 +75,7 @@ def bounce(
     can show that, several do.
 
     **Several curves** of one setting (seeds), as rows of ``values``, take the noise from their spread
-    instead (:mod:`joma.measures.bounce.several`): whatever the noise within a run, a random walk too,
+    instead (``joma.measures.bounce.several``): whatever the noise within a run, a random walk too,
     the probability holds if runs are independent and their rises roughly normal. The dip and the noise
     are then those of the mean curve. Five runs or more: three rarely reach 0.05.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import t as student
 
-from joma.arguments import Array
+from joma.core.arguments import Array
 from joma.measures.bounce.slow_noise import LEVEL, Chance
 
 

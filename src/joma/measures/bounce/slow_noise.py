@@ -22,7 +22,7 @@ from scipy.interpolate import CubicSpline
 from scipy.ndimage import convolve1d, median_filter
 from scipy.signal import lfilter, savgol_coeffs
 
-from joma.arguments import Array
+from joma.core.arguments import Array
 from joma.measures.bounce.valleys import smooth
 
 LEVEL = 0.05
@@ -51,7 +51,7 @@ class Chance:
 
 @dataclass(frozen=True)
 class SlowNoise:
-    """What :func:`slow_noise` finds."""
+    """What ``slow_noise`` finds."""
 
     fall: Chance
     rise: Chance
@@ -222,7 +222,7 @@ def _without_spikes(curves: Array) -> Array:
 
 
 def _smoothed(curves: Array, window: int) -> Array:
-    """:func:`joma.measures.bounce.valleys.smooth` of many curves at once: a triangle is a box of a box."""
+    """``joma.measures.bounce.valleys.smooth`` of many curves at once: a triangle is a box of a box."""
     weights = _triangles(np.ones((1, curves.shape[1])), window // 2 + 1)
     return _triangles(curves, window // 2 + 1) / weights
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.signal import oaconvolve
 
-from joma.arguments import Array, numbers, whole
-from joma.errors import InputError
+from joma.core.arguments import Array, numbers, whole
+from joma.core.errors import InputError
 
 _DIRECT_PRODUCTS = 2 * 10**7
 
@@ -85,7 +85,7 @@ def transients(time: Array, level: Array, end: float, least: float) -> tuple[Dip
 def _valleys(level: Array) -> list[tuple[int, int, int]]:
     """Each valley between the ends: the index of the highest value before, the floor, the highest after.
 
-    A valley reaches as far to either side as nothing lies below its floor (as in :func:`dip_at`). One
+    A valley reaches as far to either side as nothing lies below its floor (as in ``dip_at``). One
     pass over the turns: a stack holds the valleys that are still open, none lower than the one before.
     """
     falling = level[1:] < level[:-1]

@@ -1,7 +1,7 @@
 """Have several series of a run changed together against their own past? The whole procedure, look by look.
 
-Residuals of each series (:mod:`joma.measures.change.residuals`) feed one e-detector
-(:mod:`joma.measures.change.e_detector`); beside it stands what the run itself shows of the two assumptions.
+Residuals of each series (``joma.measures.change.residuals``) feed one e-detector
+(``joma.measures.change.e_detector``); beside it stands what the run itself shows of the two assumptions.
 Everything works on many runs at once: series in the last axis, runs before it.
 """
 
@@ -94,7 +94,7 @@ def looked(before: Watched, values: Array, step: int) -> tuple[Watched, Array]:
 
 def fewest_looks(bound: float, series: int) -> int:
     """Looks that even the strongest change of one series in one direction needs until evidence reaches
-    ``bound`` (:func:`joma.measures.change.e_detector.threshold`): residuals are clipped, evidence averaged.
+    ``bound`` (``joma.measures.change.e_detector.threshold``): residuals are clipped, evidence averaged.
     """
     weights = np.asarray(WEIGHTS)
     most = float(np.max(weights * (CLIP - DRIFT) - weights**2 * VARIANCE / 2))

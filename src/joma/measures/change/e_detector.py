@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 
 Array = NDArray[np.float64]
 

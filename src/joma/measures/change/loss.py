@@ -18,7 +18,7 @@ class LossCusum:
     A loss joins the reference when the excursion that it belongs to has ended (S is zero again), so that a
     loss that rises does not become its own reference. S is not let grow beyond twice its threshold, so that
     it comes back soon after the loss does. In the rule as published
-    (:func:`joma.measures.change.published.cusum`) the reference is the first 200 losses for ever: those of a
+    (``joma.measures.change.published.cusum``) the reference is the first 200 losses for ever: those of a
     run's beginning are so high that it sees nothing for the rest of the run.
     """
 

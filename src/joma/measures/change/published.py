@@ -1,6 +1,6 @@
 """Rules that others have published, as pure functions of series: scores, and their first crossing.
 
-They stand beside :mod:`joma.measures.change.e_detector` where rules are compared. Series have their steps in
+They stand beside ``joma.measures.change.e_detector`` where rules are compared. Series have their steps in
 the first axis; every other axis holds series of their own. A score is NaN while a rule cannot alarm yet. A
 value that is not finite is left out of every window (one NaN would blind a window for its whole length).
 """

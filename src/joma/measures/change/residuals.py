@@ -84,7 +84,7 @@ def renewed(past: Past, values: Array, *, learning: int) -> tuple[Past, Array]:
     """The past with one more value of each series, and the values' residuals in scales.
 
     Level and scale follow by the mean of the first ``learning`` values and by exponential smoothing after
-    them, each value winsorised at :data:`CLIP` scales, so that neither an outlier nor the change that is
+    them, each value winsorised at ``CLIP`` scales, so that neither an outlier nor the change that is
     looked for drags them along. Residuals are clipped likewise; they are NaN for values that are not
     finite and while fewer than ``learning`` are known.
 

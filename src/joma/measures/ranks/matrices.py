@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.measures.tensors import Numbers, dense
 
 

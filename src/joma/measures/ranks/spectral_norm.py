@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from joma.arguments import number
-from joma.errors import InputError
+from joma.core.arguments import number
+from joma.core.errors import InputError
+from joma.core.threads import by_work
 from joma.measures.ranks.golub_kahan import Array, error_estimate, largest_triplet, like
 from joma.measures.ranks.matrices import dense_weight, refuse_unusable
 from joma.measures.tensors import Numbers
-from joma.threads import by_work
 
 _FULL_SPECTRUM_ENTRIES = 2**17
 _TOLERANCE = 1e-6
@@ -46,7 +46,7 @@ class SpectralNorm:
 
 
 def spectral_norm(weight: Numbers, *, rtol: float | None = None, certify: bool = False) -> float:
-    """The largest singular value of a matrix; :func:`spectral_norm_estimate` gives its bounds too."""
+    """The largest singular value of a matrix; ``spectral_norm_estimate`` gives its bounds too."""
     return spectral_norm_estimate(weight, rtol=rtol, certify=certify).value
 
 
@@ -56,7 +56,7 @@ def spectral_norm_estimate(
     """The largest singular value of a matrix with its bounds.
 
     Small matrices (to 131,072 entries) get their whole spectrum in float64. Larger ones get
-    Golub-Kahan-Lanczos (:mod:`joma.measures.ranks.golub_kahan`) from a fixed start, in float32 for weights of
+    Golub-Kahan-Lanczos (``joma.measures.ranks.golub_kahan``) from a fixed start, in float32 for weights of
     float32 and less and in float64 for float64 weights or an ``rtol`` below 1e-7; norm and residual are
     then evaluated anew in float64. A small residual proves that *a* singular value is near, not that it
     is the largest: of two that agree to 1e-4 the smaller may be found, at an error of 1e-4.
@@ -92,7 +92,7 @@ def checked_tolerance(rtol: float | None, certify: bool, where: str) -> float:
 
 
 def matrix_norm(matrix: Tensor, tolerance: float, certify: bool, where: str) -> SpectralNorm:
-    """:func:`spectral_norm_estimate` of a matrix that :func:`dense_weight` has prepared."""
+    """``spectral_norm_estimate`` of a matrix that ``dense_weight`` has prepared."""
     with by_work(matrix.numel()):
         return _matrix_norm(matrix, tolerance, certify, where)
 

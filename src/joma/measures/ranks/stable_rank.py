@@ -11,8 +11,8 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
-from joma.arguments import Array
-from joma.errors import InputError
+from joma.core.arguments import Array
+from joma.core.errors import InputError
 from joma.measures.ranks.matrices import dense_weight, refuse_unusable
 from joma.measures.ranks.spectral_norm import SpectralNorm, checked_tolerance, matrix_norm
 from joma.measures.tensors import Numbers
@@ -40,8 +40,8 @@ def stable_rank(weight: Numbers, *, rtol: float | None = None, certify: bool = F
     """Stable rank ||W||_F^2 / sigma_1^2, between 1 and the rank: a float, or an array for a batch.
 
     What the JoMA paper follows along training (Sec. 5.1, its Fig. 6). Found without a singular value
-    decomposition: see :func:`joma.measures.ranks.spectral_norm.spectral_norm_estimate` for how, from which
-    size on, and for what is proven; :func:`stable_rank_estimate` gives the error bound too.
+    decomposition: see ``joma.measures.ranks.spectral_norm.spectral_norm_estimate`` for how, from which
+    size on, and for what is proven; ``stable_rank_estimate`` gives the error bound too.
 
     Args:
         weight: (rows, columns), or (..., rows, columns) for a batch of matrices; a torch tensor (dense,
@@ -66,7 +66,7 @@ def stable_rank(weight: Numbers, *, rtol: float | None = None, certify: bool = F
 def stable_rank_estimate(
     weight: Numbers, *, rtol: float | None = None, certify: bool = False, where: str = "stable_rank_estimate"
 ) -> StableRank:
-    """:func:`stable_rank` of one matrix, with its error bound and what it was made of.
+    """``stable_rank`` of one matrix, with its error bound and what it was made of.
 
     ``where`` names the matrix in messages.
     """
@@ -86,11 +86,11 @@ def effective_rank(weight: Numbers, *, where: str = "effective_rank") -> float |
     takes the whole spectrum, computed in float64.
 
     Args:
-        weight: as for :func:`stable_rank`.
+        weight: as for ``stable_rank``.
         where: names the weight in messages.
 
     Raises:
-        InputError: as for :func:`stable_rank`.
+        InputError: as for ``stable_rank``.
     """
     return _each(dense_weight(weight, where), where, _effective)
 

@@ -1,4 +1,4 @@
-"""Where calls are computed: one interface, :class:`joma.progress.Executor`, for every place."""
+"""Where calls are computed: one interface, ``joma.core.progress.Executor``, for every place."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 
-from joma.errors import InputError, shown
-from joma.progress import Executor
+from joma.core.errors import InputError, shown
+from joma.core.progress import Executor
 
 PROCESSES = "processes"
 _CLUSTERS = {"dask": "joma.runs.executors.on_dask", "ray": "joma.runs.executors.on_ray"}

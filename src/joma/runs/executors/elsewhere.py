@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from joma.errors import InputError
+from joma.core.errors import InputError
 from joma.runs.description import environment
 
 T = TypeVar("T")

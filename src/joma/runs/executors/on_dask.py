@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from distributed import Client, KilledWorker, as_completed
 
-from joma.errors import InputError, JomaError, first_line
-from joma.progress import Executor, Lost
+from joma.core.errors import InputError, JomaError, first_line
+from joma.core.progress import Executor, Lost
 from joma.runs.executors.elsewhere import compute, versions
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ def connect(place: str) -> Executor:
 def _on_dask(
     place: str, calls: Sequence[Callable[[], T]], workers: int
 ) -> Generator[tuple[int, T | Lost], None, None]:
-    """As :class:`joma.progress.Executor` says; how many at once is the cluster's to say.
+    """As ``joma.core.progress.Executor`` says; how many at once is the cluster's to say.
 
     Raises:
         InputError: there is no scheduler, it has no worker, or one with other versions.

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import ray
 
-from joma.errors import InputError, JomaError, first_line
-from joma.progress import Executor, Lost
+from joma.core.errors import InputError, JomaError, first_line
+from joma.core.progress import Executor, Lost
 from joma.runs.executors.elsewhere import compute, versions
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ def connect(place: str) -> Executor:
 def _on_ray(
     place: str, calls: Sequence[Callable[[], T]], workers: int
 ) -> Generator[tuple[int, T | Lost], None, None]:
-    """As :class:`joma.progress.Executor` says; how many at once is the cluster's to say.
+    """As ``joma.core.progress.Executor`` says; how many at once is the cluster's to say.
 
     Raises:
         InputError: there is no head, or a worker with other versions.

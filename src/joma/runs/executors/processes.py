@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
-from joma.progress import Lost
+from joma.core.progress import Lost
 
 T = TypeVar("T")
 

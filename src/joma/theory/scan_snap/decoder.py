@@ -13,7 +13,7 @@ Theorem 1 says of the gradient that reaches attention: g_n = Y (e_n - alpha_n) =
 gamma (iota_n f_n - sum_{n' != n} beta_nn' f_n') with positive coefficients. For frozen features from
 Y(0) = 0 the span is exact, orthonormal or not, because each update of Y is some f_n times a row; while
 attention moves it holds up to what f_n has turned away from its past, a residual that
-:func:`gradient_form` measures. The theorem's regime of steps is tried by ``joma check snap_theorem1``;
+``gradient_form`` measures. The theorem's regime of steps is tried by ``joma check snap_theorem1``;
 its constants are not reproduced here.
 """
 
@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import wrightomega
 
-from joma.arguments import arrays, finite, numbers, positive, whole
-from joma.errors import InputError
+from joma.core.arguments import arrays, finite, numbers, positive, whole
+from joma.core.errors import InputError
 
 Floats = NDArray[np.float64]
 

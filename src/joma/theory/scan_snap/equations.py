@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import entr, logsumexp
 
-from joma.arguments import NotFiniteError, arrays, finite, matching, numbers, whole
-from joma.errors import InputError
+from joma.core.arguments import NotFiniteError, arrays, finite, matching, numbers, whole
+from joma.core.errors import InputError
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -99,7 +99,7 @@ def predictions(decoder: ArrayLike, features: ArrayLike, multiplicity: ArrayLike
     """alpha = softmax(Y^T f), shape (..., K, V), of ``features`` (..., K, C) and Y (..., C, V).
 
     ``multiplicity`` (V,) says how many equal logits a column of Y stands for (see
-    :func:`lumped_multiplicity`); alpha then holds the total of those probabilities. Raises
+    ``lumped_multiplicity``); alpha then holds the total of those probabilities. Raises
     InputError for shapes that do not match and for logits that are not finite.
     """
     f, y = numbers("predictions", "features", features), numbers("predictions", "decoder", decoder)

@@ -7,16 +7,16 @@ Put Theorem 1's gradient g_n = sum of positive own_n f_n minus cross_nn' f_n' in
 A distinct token has f_n'(l) = 0, so z_ml' = eta_Z xi_n f_nl^2 with xi_n = P(n) sum_n' cross_nn' f_n . f_n':
 it rises (Theorem 2a). A single common token has f_n . f_n' = f_n(l) f_n'(l), so every term is
 -cross f_n f_n' (1 - f_n^2): it falls (2b). With two common tokens a term can have either sign, and one of
-the two may rise: the hypothesis |G_CT| = 1 is needed (:func:`pull_of_form` shows it).
+the two may rise: the hypothesis |G_CT| = 1 is needed (``pull_of_form`` shows it).
 
 Theorem 3 follows for the unnormalised c~_nl = P(l|n) exp(z_ml): with dB_n = eta_Z xi_n dt and
 S = sum_l c~_nl^2, d(1/c~_nl^2)/dB = -2/S for every distinct token l of n. Hence, sharper than the slides:
-1/c~_nl^2 - 1/c~_nl'^2 is conserved, and one clock q_n moves all of them (:func:`distinct_clock`),
+1/c~_nl^2 - 1/c~_nl'^2 is conserved, and one clock q_n moves all of them (``distinct_clock``),
 
     z_ml(t) = z_ml(0) - 1/2 ln(1 - c~_nl(0)^2 q_n(t)).
 
 The strongest token would diverge as q_n -> 1/c~_nl0(0)^2; the others tend to finite limits
-(:func:`losers_limit`), the counterpart of JoMA's Theorem 2. All this is exact while g_n stays in the span
+(``losers_limit``), the counterpart of JoMA's Theorem 2. All this is exact while g_n stays in the span
 of the f_n; along the coupled flow it holds the better, the larger eta_Y/eta_Z.
 """
 
@@ -25,8 +25,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from joma.arguments import arrays, finite, numbers
-from joma.errors import InputError
+from joma.core.arguments import arrays, finite, numbers
+from joma.core.errors import InputError
 
 Floats = NDArray[np.float64]
 

@@ -13,13 +13,13 @@ with the decoder's logit h. It then integrates, because gamma = K h h'/eta_Y, to
 The slides print ln(C0 + ...) alone: the factor 1/4 and the constant are missing, and B(0) = ln C0 is not 0.
 
 Is the hypothesis true? For one common token and classes that are alike, the overlap f_n . f_n' = f_CT^2
-that xi is proportional to obeys exactly (:func:`overlap_exponent`)
+that xi is proportional to obeys exactly (``overlap_exponent``)
 
     d ln f_CT^2 / dB = -2 [ kappa (1 - f_CT^2)^2 + sum_l f_l^4 ],
 
 kappa the number of next tokens that share the last token. This is -4 in one corner only: kappa = 1, the
 common token gone, one distinct token left. Elsewhere the exponent is a function of the state, and gamma's
-share moves as well; :func:`fitted_exponent` reads the whole exponent off a simulation.
+share moves as well; ``fitted_exponent`` reads the whole exponent off a simulation.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from joma.arguments import arrays, finite, numbers, positive, whole
-from joma.errors import InputError
+from joma.core.arguments import arrays, finite, numbers, positive, whole
+from joma.core.errors import InputError
 from joma.theory.scan_snap.decoder import decoder_logit, decoder_logit_late
 
 Floats = NDArray[np.float64]
@@ -74,7 +74,7 @@ def scanning_gain(time: ArrayLike, *, eta_y: float, eta_z: float, classes: int, 
     """The early form 1/4 ln(1 + 2 eta_Y eta_Z t^2/(K C0)), from h ~ eta_Y t/K: it grows as t^2.
 
     It rises in both rates. Once h has turned logarithmic (see
-    :func:`joma.theory.scan_snap.decoder.half_speed_time`), B falls in eta_Y at fixed eta_Z.
+    ``joma.theory.scan_snap.decoder.half_speed_time``), B falls in eta_Y at fixed eta_Z.
     """
     factor, t = _factor(eta_y, eta_z, classes, constant), finite("scanning_gain", "time", time)
     if (t < 0).any():
@@ -109,7 +109,7 @@ def fitted_exponent(strength: ArrayLike, gain: ArrayLike) -> float:
     """The least-squares slope of ln(strength) on B over a stretch of a trajectory.
 
     With strength = xi/gamma this is what the hypothesis says to be -4; with strength = f_n . f_n' it is
-    what :func:`overlap_exponent` predicts. Raises InputError where there is nothing to fit.
+    what ``overlap_exponent`` predicts. Raises InputError where there is nothing to fit.
     """
     x, y = numbers("fitted_exponent", "gain", gain), numbers("fitted_exponent", "strength", strength)
     if x.shape != y.shape or x.ndim != 1 or x.size < 2 or not (y > 0).all() or np.ptp(x) == 0:

@@ -1,0 +1,187 @@
+"""Adapters on disk: the base model's weights with what a low-rank adapter adds, or the adapter's share
+alone."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+
+from joma.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_shard
+from joma.checkpoints.effective import Weight
+from joma.checkpoints.families.names import canonical
+from joma.checkpoints.formats.shard import Shard
+from joma.core.errors import InputError
+from joma.core.files import Json, parse_json, read_bytes
+
+SETTINGS = "adapter_config.json"
+_FILES = ("adapter_model.safetensors", "adapter_model.bin")
+_FACTOR = re.compile(r"(.*)\.lora_(embedding_)?([AB])(?:\.\w+)??(?:\.weight)?")
+
+Adapter = Literal["applied", "alone"]
+
+
+def is_adapter(path: Path) -> bool:
+    """Whether a folder holds an adapter of PEFT."""
+    return path.is_dir() and (path / SETTINGS).is_file()
+
+
+class AdaptedCheckpoint(Checkpoint):
+    """W + s B A in place of W, s = alpha / r (or alpha / sqrt(r)), or s B A alone (Hu et al. 2021).
+
+    Args:
+        folder: of the adapter.
+        base: the model that it was trained on.
+        which: ``applied`` or ``alone``.
+
+    Raises:
+        InputError: an adapter that is not of low rank, or does not fit its base.
+    """
+
+    def __init__(self, folder: Path, base: Checkpoint, which: Adapter) -> None:
+        self._settings = _settings(folder)
+        self._base, self._which = base, which
+        adapter = [_file(folder)]
+        super().__init__(folder, [*_shards(base), *adapter], base.config)
+        self._own = adapter[0].entries
+
+    @cached_property
+    def weights(self) -> dict[str, Weight]:
+        """What the model multiplies by; with ``alone``, only what the adapter adds."""
+        base = dict(self._base.weights)
+        by_name = {canonical(name): name for name in base}
+        factors: dict[str, dict[str, str]] = {}
+        changed: dict[str, Weight] = {}
+        for name in self._own:
+            found = _FACTOR.fullmatch(canonical(name))
+            if found is not None:
+                factors.setdefault(found[1], {})[found[3]] = name
+                if found[2]:
+                    factors[found[1]]["embedding"] = name
+            elif ".lora_" in name:  # DoRA's magnitudes and the like
+                stem = canonical(name).partition(".lora_")[0]
+                factors.setdefault(stem, {})["strange"] = name
+            else:  # saved whole beside the factors
+                entry = self._own[name]
+                target = by_name.get(canonical(name), name)
+                changed[target] = Weight(name, entry.shape, entry.dtype, (name,))
+        for stem, parts in factors.items():
+            adapted = next((by_name[n] for n in (f"{stem}.weight", stem) if n in by_name), None)
+            if adapted is None:
+                raise InputError(
+                    f"{self.path} adapts {stem!r}, which {self._base.path} does not hold; give its base."
+                )
+            changed[adapted] = self._adapted(base[adapted], stem, parts)
+        return changed if self._which == "alone" else base | changed
+
+    def _adapted(self, weight: Weight, stem: str, parts: Mapping[str, str]) -> Weight:
+        if weight.problem:
+            return weight
+        if "strange" in parts or not {"A", "B"} <= set(parts):
+            return replace(
+                weight, problem=f"what {', '.join(sorted(parts.values()))} add to it is not understood"
+            )
+        down, up = self._own[parts["A"]], self._own[parts["B"]]
+        outputs_inputs = up.shape[:1] + down.shape[-1:]
+        flipped = "embedding" in parts or bool(self._settings.get("fan_in_fan_out"))
+        if (outputs_inputs[::-1] if flipped else outputs_inputs) != weight.shape:
+            return replace(
+                weight, problem=f"factors {up.shape} and {down.shape} do not fit its shape {weight.shape}"
+            )
+        scale, alone, compose = self._scale(stem, down.shape[0]), self._which == "alone", weight.compose
+
+        def add(tensors: list[Tensor]) -> Tensor:
+            *stored, a, b = tensors
+            change = scale * (b.float() @ a.float())
+            change = change.T if flipped else change
+            if alone:
+                return change
+            return (stored[0].float() if compose is None else compose(stored)) + change
+
+        return replace(
+            weight, name=canonical(weight.name), parts=(*weight.parts, down.name, up.name), compose=add
+        )
+
+    def _scale(self, stem: str, rank: int) -> float:
+        alpha = _by_pattern(self._settings.get("alpha_pattern"), stem, self._settings.get("lora_alpha"))
+        stated = _by_pattern(self._settings.get("rank_pattern"), stem, self._settings.get("r"))
+        if not isinstance(alpha, int | float) or stated != rank:
+            raise InputError(
+                f"{self.path / SETTINGS}: lora_alpha = {alpha} and r = {stated} do not tell the scale of "
+                f"{stem!r}, "
+                f"whose factors have rank {rank}; give the settings it was trained with."
+            )
+        return alpha / (math.sqrt(rank) if self._settings.get("use_rslora") else rank)
+
+
+def open_adapted(folder: Path, which: Adapter) -> AdaptedCheckpoint:
+    """An adapter with the base model that its settings name.
+
+    Raises:
+        InputError: a base model that is not here, or an adapter that cannot be used as it is.
+    """
+    named = str(_settings(folder).get("base_model_name_or_path") or "")
+    places = [Path(named), folder / named, folder.parent / named] if named else []
+    base = next((place for place in places if place.is_dir() and place.resolve() != folder.resolve()), None)
+    if base is None:
+        base = _cached(named)
+    if base is None:
+        raise InputError(
+            f"{folder} holds an adapter alone, and its base model {named!r} is not here; download that (hf "
+            "download "
+            f"{named or 'NAME'}), and put its folder into {SETTINGS} as base_model_name_or_path."
+        )
+    return AdaptedCheckpoint(folder, open_checkpoint(base), which)
+
+
+def _cached(name: str) -> Path | None:
+    try:
+        from huggingface_hub import errors, snapshot_download
+    except ImportError:
+        return None
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (errors.HFValidationError, errors.LocalEntryNotFoundError, OSError, ValueError):
+        return None
+
+
+def _settings(folder: Path) -> dict[str, Json]:
+    try:
+        settings = parse_json(read_bytes(folder / SETTINGS))
+    except ValueError as error:
+        raise InputError(f"{folder / SETTINGS} is not JSON ({error}); save the adapter again.") from error
+    if not isinstance(settings, dict) or settings.get("peft_type") != "LORA" or settings.get("use_dora"):
+        kind = settings.get("peft_type") if isinstance(settings, dict) else None
+        raise InputError(
+            f"{folder} holds an adapter of a kind that is not read (peft_type {kind!r}); merge it into its "
+            "base "
+            "(merge_and_unload) and save that."
+        )
+    return settings
+
+
+def _file(folder: Path) -> Shard:
+    for name in _FILES:
+        if (folder / name).is_file():
+            return open_shard(folder / name)
+    raise InputError(f"{folder} has {SETTINGS} but neither {' nor '.join(_FILES)}; download it again.")
+
+
+def _shards(checkpoint: Checkpoint) -> list[Shard]:
+    return list({id(shard): shard for shard in checkpoint.shards.values()}.values())
+
+
+def _by_pattern(patterns: Json, stem: str, default: Json) -> Json:
+    """PEFT's exceptions by module: a pattern stands for the end of a name."""
+    if isinstance(patterns, Mapping):
+        for pattern, value in patterns.items():
+            if re.fullmatch(rf"(.*\.)?({pattern})", stem):
+                found: Json = value
+                return found
+    return default

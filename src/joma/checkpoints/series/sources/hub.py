@@ -1,0 +1,298 @@
+"""A series on the Hugging Face hub: revisions of a model, or subfolders of its main revision."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote
+
+import huggingface_hub
+from huggingface_hub import HfApi, errors
+from huggingface_hub.hf_api import RepoFile
+
+from joma.checkpoints.formats.shard import TensorEntry
+from joma.checkpoints.hub_words import in_words
+from joma.checkpoints.series.members import Member, Note, lines
+from joma.checkpoints.series.names import place_of
+from joma.checkpoints.series.sources.files import is_plain_path, weight_files, why_none
+from joma.checkpoints.series.sources.local import LocalSeries
+from joma.checkpoints.series.sources.ranged import Header, holds, read_header, write_wanted
+from joma.checkpoints.series.sources.source import Series, Wanted, grouped, signature
+from joma.checkpoints.series.sources.transport import ranged
+from joma.core.errors import InputError, JomaError, UnfinishedError
+from joma.core.files import Json, parse_json, storage_error, whole_file, write_text
+
+_LISTED_AT_ONCE = 8
+_SETTINGS = (".json", ".txt", ".model", ".jinja")
+_TOKENIZER = ("tokenizer.", "vocab.", "spiece.", "sentencepiece.")
+_SPARE_DISK = 64 << 20
+
+
+@dataclass(frozen=True)
+class _Remote:
+    """A member's place in the repository, and its files by their plain names."""
+
+    revision: str
+    commit: str
+    """What the revision was when it was listed: it may become another, and no file may be half of each."""
+    folder: str
+    files: dict[str, RepoFile]
+
+    def hash_of(self, file: str) -> str:
+        """SHA-256 of a large file, git's hash of a small one."""
+        found = self.files[file]
+        return found.lfs.sha256 if found.lfs is not None else found.blob_id
+
+
+class HubSeries(Series):
+    """Checkpoints of a model on the hub; ``HF_ENDPOINT``, ``HF_HUB_OFFLINE``, tokens and cache are the hub's.
+
+    Args:
+        name: the model's name.
+        only: revisions to look at; all whose names tell a step by default.
+
+    Raises:
+        InputError: no such model, no access, no network.
+    """
+
+    distant = True
+
+    def __init__(self, name: str, only: Sequence[str] | None = None) -> None:
+        self.name = name
+        self.members, self.notes = [], []
+        self._remote: dict[str, _Remote] = {}
+        self._headers: dict[tuple[str, str], Header] = {}
+        self._read_already: dict[str, bytes] = {}
+        self._api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+        with in_words(name, None):
+            refs = self._api.list_repo_refs(name)
+        self._commits = {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
+        wanted = [one for one in self._commits if place_of(one)] if only is None else list(only)
+        if not wanted or any(one not in self._commits for one in wanted):
+            self._add_folders("main", only)
+        wanted = [one for one in wanted if one not in self._remote]
+        with concurrent.futures.ThreadPoolExecutor(_LISTED_AT_ONCE) as pool:
+            for revision, found in zip(wanted, pool.map(self._files_or_why, wanted), strict=True):
+                if isinstance(found, str):
+                    self.notes.append(Note("unreadable", revision, found, lost=True))
+                else:
+                    self._add(revision, revision, "", found)
+        self.members = [member for line in lines(self.members) for member in line]
+
+    def _files(self, revision: str) -> dict[str, RepoFile]:
+        with in_words(self.name, revision):
+            commit = self._commits.get(revision, revision)
+            tree = self._api.list_repo_tree(self.name, revision=commit, recursive=True, expand=True)
+            return {one.path: one for one in tree if isinstance(one, RepoFile) and is_plain_path(one.path)}
+
+    def _files_or_why(self, revision: str) -> dict[str, RepoFile] | str:
+        try:
+            return self._files(revision)
+        except JomaError as error:
+            return str(error)
+
+    def _add_folders(self, revision: str, only: Sequence[str] | None) -> None:
+        folders: dict[str, dict[str, RepoFile]] = {}
+        for path, file in self._files(revision).items():
+            folder, _, plain = path.rpartition("/")
+            folders.setdefault(folder, {})[plain] = file
+        for folder, files in folders.items():
+            if place_of(folder) and (only is None or folder in only):
+                self._add(folder, revision, folder, files)
+
+    def _add(self, name: str, revision: str, folder: str, files: dict[str, RepoFile]) -> None:
+        place = place_of(name)
+        if place is None:
+            self.notes.append(Note("no member", name, f"{name} tells no step", lost=True))
+            return
+        weights = weight_files([file for file in files if "/" not in file])
+        if not weights:
+            self.notes.append(Note("unreadable", name, f"{name} {why_none(list(files))}", lost=True))
+            return
+        dates = [commit.date.timestamp() for w in weights if (commit := files[w].last_commit) is not None]
+        self._remote[name] = _Remote(revision, self._commits.get(revision, revision), folder, files)
+        size = sum(files[w].size for w in weights)
+        self.members.append(Member(name, place, size, max(dates, default=math.nan)))
+
+    def _weights(self, member: Member) -> list[str]:
+        return weight_files([file for file in self._remote[member.name].files if "/" not in file])
+
+    def content(self, member: Member) -> str:
+        """By the hub's own hashes; nothing is downloaded."""
+        remote = self._remote[member.name]
+        hashes = " ".join(remote.hash_of(file) for file in self._weights(member))
+        return hashlib.sha256(hashes.encode()).hexdigest()[:24]
+
+    def identical(self, members: Sequence[Member]) -> list[list[Member]]:
+        """By the hub's own hashes."""
+        return grouped(members, {one.name: self.content(one) for one in members})
+
+    def shapes(self, member: Member) -> str:
+        """By the headers of safetensors; a pickled file would have to come whole."""
+        weights = self._weights(member)
+        return signature(self._entries(member)) if weights[0].endswith(".safetensors") else ""
+
+    def to_fetch(self, member: Member, wanted: Wanted | None) -> int:
+        """Of safetensors the wanted tensors, by their headers; else the whole files."""
+        if self._cached(member, whole=wanted is None):
+            return 0
+        weights = self._weights(member)
+        if wanted is None or not weights[0].endswith(".safetensors"):
+            return sum(self._remote[member.name].files[file].size for file in weights)
+        headers = {file: self._header(member, file) for file in weights}
+        names = wanted(self._entries(member), self._config(member))
+        return sum(header.bytes_of(names & set(header.tensors)) for header in headers.values())
+
+    def bring(self, member: Member, wanted: Wanted | None, into: Path) -> Path:
+        """From the hub's cache if it is whole there; else the wanted ranges, or whole files, checked."""
+        cached = self._cached(member, whole=wanted is None)
+        if cached is not None:
+            return cached
+        remote, weights = self._remote[member.name], self._weights(member)
+        folder = into / self.content(member)
+        ranged = wanted is not None and weights[0].endswith(".safetensors")
+        need = self.to_fetch(member, wanted)
+        try:
+            into.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(into).free
+        except OSError as error:
+            raise storage_error(error, into) from error
+        if need + _SPARE_DISK > free:
+            raise UnfinishedError(
+                f"{member.name}: {need:,} bytes are to be fetched and {into} has room for {free:,}; free "
+                "some space, or choose another --out."
+            )
+        kind = weights[0].rpartition(".")[2]
+        beside = [file for file in remote.files if "/" not in file and self._goes_along(file, kind, ranged)]
+        for file in beside:
+            self._download(member, file, folder / file)
+        if not ranged or wanted is None:
+            for file in weights:
+                self._download(member, file, folder / file)
+            return folder
+        names = wanted(self._entries(member), self._config(member))
+        held: dict[str, str] = {}
+        for file in weights:
+            header = self._header(member, file)
+            part = names & set(header.tensors)
+            held |= dict.fromkeys(header.tensors, file)
+            if not holds(folder / file, part):
+                write_wanted(partial(self._read, member, file), header, part, folder / file)
+        if len(weights) > 1:
+            write_text(folder / "model.safetensors.index.json", json.dumps({"weight_map": held}))
+        return folder
+
+    @staticmethod
+    def _goes_along(file: str, kind: str, ranged: bool) -> bool:
+        """Whether a small file goes beside weights of this kind; settings alone where no model is built."""
+        if file.endswith(".index.json"):
+            return not ranged and f".{kind}." in file
+        return file == "config.json" if ranged else file.endswith(_SETTINGS)
+
+    def _entries(self, member: Member) -> dict[str, TensorEntry]:
+        entries: dict[str, TensorEntry] = {}
+        for file in self._weights(member):
+            entries |= self._header(member, file).entries(Path(file))
+        return entries
+
+    def _config(self, member: Member) -> dict[str, Json]:
+        files = self._remote[member.name].files
+        if "config.json" not in files:
+            return {}
+        key = files["config.json"].blob_id
+        if key not in self._read_already:
+            self._read_already[key] = b"".join(
+                self._read(member, "config.json", 0, files["config.json"].size)
+            )
+        try:
+            content = parse_json(self._read_already[key])
+        except ValueError as error:
+            raise InputError(f"{member.name}: its config.json is not JSON ({error}).") from error
+        return content if isinstance(content, dict) else {}
+
+    def _header(self, member: Member, file: str) -> Header:
+        key = (member.name, file)
+        if key not in self._headers:
+            size = self._remote[member.name].files[file].size
+            self._headers[key] = read_header(partial(self._read, member, file), size, f"{member.name}/{file}")
+        return self._headers[key]
+
+    def _download(self, member: Member, file: str, target: Path) -> None:
+        """A whole file, checked against the hub's hash where it is one of the content."""
+        found = self._remote[member.name].files[file]
+        if target.exists() and target.stat().st_size == found.size:
+            return
+        if file == "config.json" and found.blob_id in self._read_already:
+            with whole_file(target) as temporary:
+                temporary.write_bytes(self._read_already[found.blob_id])
+            return
+        digest = hashlib.sha256()
+        with whole_file(target) as temporary, open(temporary, "wb") as opened:
+            for piece in self._read(member, file, 0, found.size):
+                digest.update(piece)
+                opened.write(piece)
+            if found.lfs is not None and digest.hexdigest() != found.lfs.sha256:
+                raise UnfinishedError(
+                    f"{member.name}/{file} arrived with another SHA-256 than the hub tells; run the same "
+                    "command again."
+                )
+
+    def _read(self, member: Member, file: str, begin: int, end: int) -> Iterator[bytes]:
+        remote = self._remote[member.name]
+        path = f"{remote.folder}/{file}" if remote.folder else file
+        url = f"{self._api.endpoint}/{self.name}/resolve/{quote(remote.commit, safe='')}/{quote(path)}"
+        return ranged(self.name, remote.revision, url, begin, end)
+
+    def _cached(self, member: Member, *, whole: bool) -> Path | None:
+        """The hub's cache of this revision, where all of the weights and settings are in it.
+
+        A ``whole`` model has a tokenizer too, if there is one: in whichever of its files.
+        """
+        remote = self._remote[member.name]
+        if remote.folder:
+            return None
+        need = [
+            *self._weights(member),
+            *(f for f in remote.files if f == "config.json" or f.endswith(".index.json")),
+        ]
+        found = [
+            huggingface_hub.try_to_load_from_cache(self.name, file, revision=remote.revision) for file in need
+        ]
+        paths = [Path(one) for one in found if isinstance(one, str)]
+        # The cache keeps contents under their hashes, and may hold an older one of this revision.
+        now = {remote.hash_of(file) for file in need}
+        if len(paths) < len(need) or {path.resolve().name for path in paths} != now:
+            return None
+        folder = paths[0].parent
+        words = [file for file in remote.files if file.startswith(_TOKENIZER)]
+        if whole and words and not any((folder / file).exists() for file in words):
+            return None
+        return folder
+
+
+def offline_series(name: str) -> LocalSeries:
+    """The revisions of a model that the hub's cache holds.
+
+    Raises:
+        InputError: none.
+    """
+    found = {}
+    with contextlib.suppress(errors.CacheNotFound):
+        for repo in huggingface_hub.scan_cache_dir().repos:
+            if repo.repo_id == name and repo.repo_type == "model":
+                found = {ref: revision.snapshot_path for ref, revision in repo.refs.items() if place_of(ref)}
+    if not found:
+        raise InputError(
+            f"HF_HUB_OFFLINE is set, and the hub's cache holds no revision of {name!r} that tells a step; "
+            "unset it, or give a folder of checkpoints."
+        )
+    return LocalSeries(list(found.values()), list(found))

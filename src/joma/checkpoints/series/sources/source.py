@@ -1,0 +1,86 @@
+"""What a series offers wherever it lies: its members, which are the same bytes, and each one as a folder."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from joma.checkpoints.families.sizes import Config
+from joma.checkpoints.formats.shard import TensorEntry
+from joma.checkpoints.series.members import Member, Note, lines
+
+Wanted = Callable[[Mapping[str, TensorEntry], Config], set[str]]
+"""What is stored, by name, and the model's settings -> the names of the tensors that will be read."""
+
+
+class Series(ABC):
+    """Checkpoints of one model."""
+
+    members: list[Member]
+    """In order of the lines and steps."""
+    notes: list[Note]
+    """What was found beside them and is none of them, and why."""
+    distant: bool = False
+    """Whether a look at a member costs a transfer."""
+
+    @property
+    def lost(self) -> set[str]:
+        """Names of what should be a member and cannot be read."""
+        return {note.member for note in self.notes if note.lost}
+
+    @abstractmethod
+    def content(self, member: Member) -> str:
+        """Tells this content from any other of the series, cheaply; fit for a file's name."""
+
+    @abstractmethod
+    def identical(self, members: Sequence[Member]) -> list[list[Member]]:
+        """Groups of members whose weights are the same bytes, each of two or more."""
+
+    @abstractmethod
+    def shapes(self, member: Member) -> str:
+        """Tells the names and shapes of its tensors; empty where that would take the whole file.
+
+        Raises:
+            JomaError: it cannot be read.
+        """
+
+    @abstractmethod
+    def bring(self, member: Member, wanted: Wanted | None, into: Path) -> Path:
+        """A folder or file on this machine with the wanted tensors, or with the whole model (``None``).
+
+        Raises:
+            JomaError: it cannot be had; the message says why.
+        """
+
+    @abstractmethod
+    def to_fetch(self, member: Member, wanted: Wanted | None) -> int:
+        """Bytes that ``bring`` will transfer, but for the headers that tell."""
+
+
+def kept_of(group: Sequence[Member], members: Sequence[Member]) -> dict[str, Member]:
+    """Which of identical members stands for each: its line's last, if it is among them, else its earliest.
+
+    Final weights under the names of earlier steps are a common error of publishing; the reverse is not. Each
+    line keeps one, without which it would begin or end elsewhere.
+    """
+    kept: dict[str, Member] = {}
+    for line in lines(members):
+        own = [member for member in line if member in group]
+        kept |= {member.name: line[-1] if line[-1] in group else own[0] for member in own}
+    return kept
+
+
+def grouped(members: Iterable[Member], keys: Mapping[str, str]) -> list[list[Member]]:
+    """Members whose keys are equal, in groups of two or more."""
+    found: dict[str, list[Member]] = {}
+    for member in members:
+        found.setdefault(keys[member.name], []).append(member)
+    return [group for group in found.values() if len(group) > 1]
+
+
+def signature(entries: Mapping[str, TensorEntry]) -> str:
+    """A digest of names and shapes."""
+    told = sorted((name, entry.shape) for name, entry in entries.items())
+    return hashlib.sha256(repr(told).encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""What everything may stand on: errors, files, arguments, settings, claims, progress, figures."""

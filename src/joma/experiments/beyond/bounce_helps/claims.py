@@ -1,0 +1,196 @@
+"""What bounce_helps claims, judged from its tables: costs against the seeds' spread and the other step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+from scipy.stats import t
+
+from joma.core.claim import Claim, Facts, judge, not_tested
+from joma.experiments.beyond.bounce_helps import LEAST_SEEDS, WAYS, BounceHelps
+
+SIGNIFICANT = 0.05
+
+
+BENEFIT = 0.02
+"""Nats of held-out loss (2 % in perplexity) from which on a benefit is one to speak of."""
+
+
+def claims(settings: BounceHelps, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+    """Is there a bounce; what does stopping at the dip cost in one layer and in several?"""
+    bounces = tables["bounces"]
+    bouncing = bounces[bounces["rebound_probability"] < SIGNIFICANT]
+    costs = tables["costs"].merge(bouncing[["depth", "seed"]], on=["depth", "seed"])
+    several = [depth for depth in settings.layers if depth > 1]
+    return [
+        there_is_a_bounce(bounces),
+        useless_in_one_layer(costs),
+        *(useful_in_several(costs, several, way) for way in WAYS),
+        dip_is_special(costs, several),
+        entropy_was_held(tables["curves"], bounces),
+    ]
+
+
+def _cost(costs: pd.DataFrame, depths: list[int], way: str, *times: str) -> pd.Series[float]:
+    """Cost by seed, mean over these depths and times; seeds that were not stopped at each are left out."""
+    chosen = costs[costs["depth"].isin(depths) & (costs["way"] == way) & costs["when"].isin(times)]
+    by_seed = chosen.pivot_table(index="seed", columns=["depth", "when"], values="cost")
+    return by_seed.dropna().mean(axis=1)
+
+
+def _uncertainty(values: pd.Series[float]) -> float:
+    """Half of the one-sided 95 % interval of a mean over seeds (Student's t)."""
+    return float(t.isf(SIGNIFICANT, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
+
+
+def _too_few(seeds: pd.Series[float], layers: str) -> str:
+    """Why nothing can be said of these seeds; empty where something can."""
+    if len(seeds) >= LEAST_SEEDS:
+        return ""
+    return (
+        f"{len(seeds)} seeds of {layers} count: all of a depth must rebound beyond noise together (p < "
+        f"{SIGNIFICANT}) and each leave room to stop before and after its dip; {LEAST_SEEDS} are needed"
+    )
+
+
+def there_is_a_bounce(bounces: pd.DataFrame) -> Claim:
+    """Without a rebound in the untouched runs there is nothing to test."""
+    facts: Facts = {
+        "id": "bounce_helps.bounces",
+        "source": "JoMA Sec. 4",
+        "statement": "the top layer's attention entropy rises again after its dip (else nothing is tested)",
+    }
+    depths = bounces.groupby("depth")
+    probability, rebound = depths["rebound_probability"].first(), depths["rebound"].mean()
+    null = depths["rebound_null"].first()
+    told = "; ".join(
+        f"{depth} layers: from their own dips at steps {steps.min():g} to {steps.max():g} the seeds rise by "
+        f"{rebound[depth]:.2f} nats in the mean, together p = {probability[depth]:.2g}"
+        for depth, steps in depths["dip_step"]
+    )
+    missing = probability >= SIGNIFICANT
+    if missing.any() and (rebound > null)[missing].all():
+        return not_tested(**facts, reason=f"one cannot tell of seeds that do not rise at one time; {told}")
+    return judge(
+        not missing.any(),
+        **facts,
+        expected=f"a rebound that is not noise at every depth, all seeds together, p < {SIGNIFICANT}",
+        measured=float(rebound.min()),
+        null=float(null.max()),
+        null_description="mean rebound from which on noise of the seeds' spread is excluded (1 in 20)",
+        evidence=told,
+    )
+
+
+def useless_in_one_layer(costs: pd.DataFrame) -> Claim:
+    """Freezing at the dip costs nothing in one layer: equivalence, not the absence of significance."""
+    facts: Facts = {
+        "id": "bounce_helps.one_layer",
+        "source": "JoMA Sec. 5, poster",
+        "statement": "in one layer the phase after the dip brings no clear benefit",
+    }
+    cost, other = (
+        _cost(costs, [1], "projections", "dip"),
+        _cost(costs, [1], "projections", "earlier", "later"),
+    )
+    reason = _too_few(other, "one layer")
+    if not reason and cost.mean() - _uncertainty(cost) <= BENEFIT < cost.mean() + _uncertainty(cost):
+        reason = f"one cannot tell: the cost is {cost.mean():.4f} +- {_uncertainty(cost):.4f} nats"
+    if reason:
+        return not_tested(**facts, reason=reason)
+    return judge(
+        bool(cost.mean() + _uncertainty(cost) <= BENEFIT),
+        **facts,
+        expected=f"queries and keys frozen at the dip cost at most {BENEFIT} nats, the seeds' uncertainty "
+        "added",
+        measured=float(cost.mean()),
+        tolerance=BENEFIT,
+        null=float(other.mean()),
+        null_description="cost of freezing as far before and after the dip, mean of the two",
+        evidence=f"held-out loss, mean of {len(cost)} seeds: {_listed(cost)}",
+    )
+
+
+def useful_in_several(costs: pd.DataFrame, several: list[int], way: str) -> Claim:
+    """Stopping attention at the dip costs held-out loss in several layers, and more than in one."""
+    facts: Facts = {
+        "id": f"bounce_helps.several_layers_{way}",
+        "source": "JoMA Sec. 5, poster",
+        "statement": "in several layers the phase after the dip helps, and more than in one: with "
+        f"{WAYS[way]} "
+        "there, loss is lost",
+    }
+    cost, one = _cost(costs, several, way, "dip"), _cost(costs, [1], way, "dip")
+    other = _cost(costs, several, way, "earlier", "later")
+    more = (cost - one).dropna()
+    reason = _too_few(other, "several layers") or _too_few(more, "one layer and of several")
+    if reason:
+        return not_tested(**facts, reason=reason)
+    return judge(
+        bool(cost.mean() > _uncertainty(cost) and more.mean() > _uncertainty(more)),
+        **facts,
+        expected="a cost above the seeds' uncertainty, and above that in one layer by more than theirs",
+        measured=float(cost.mean()),
+        tolerance=_uncertainty(cost),
+        null=float(one.mean()),
+        null_description="cost of the same in one layer",
+        evidence=f"held-out loss in nats, mean of {len(cost)} seeds: {_listed(cost)}; more than in one "
+        "layer by "
+        f"{more.mean():.4f} +- {_uncertainty(more):.4f}; as far before and after the dip {other.mean():.4f}",
+    )
+
+
+def dip_is_special(costs: pd.DataFrame, several: list[int]) -> Claim:
+    """Stopping at the dip against stopping as far before and after it, seed by seed."""
+    facts: Facts = {
+        "id": "bounce_helps.dip_is_special",
+        "source": "JoMA Sec. 5 (implied)",
+        "statement": "in several layers, stopping attention at the dip costs more than at another time",
+    }
+    dip, other = (_cost(costs, several, "projections", *times) for times in (("dip",), ("earlier", "later")))
+    gap = (dip - other).dropna()
+    reason = _too_few(gap, "several layers")
+    if reason:
+        return not_tested(**facts, reason=reason)
+    return judge(
+        bool(gap.mean() > _uncertainty(gap)),
+        **facts,
+        expected="a cost at the dip that is above the null by more than the seeds' uncertainty",
+        measured=float(dip.mean()),
+        tolerance=_uncertainty(gap),
+        null=float(other.mean()),
+        null_description="cost of stopping as far before and after the dip, mean of the two",
+        evidence=f"nats, {len(gap)} seeds; differences {_listed(gap)}",
+    )
+
+
+def entropy_was_held(curves: pd.DataFrame, bounces: pd.DataFrame) -> Claim:
+    """The intervention does what it says: pinned heads keep their entropy."""
+    entropy = curves[(curves["metric"] == "attention_entropy") & curves["when"].isin(["", "dip"])]
+    keys = ["depth", "seed", "layer", "head"]
+    after = entropy[entropy["step"] > entropy["stop"]]
+    pinned = entropy[entropy["way"] == "entropy"]
+    at_stop = pinned[pinned["step"] == pinned["stop"]].set_index(keys)["value"]
+    drift = after[after["way"] == "entropy"].groupby(keys)["value"].mean() - at_stop
+    dips = bounces.set_index(["depth", "seed"])["dip_step"]
+    plain = entropy[entropy["way"] == ""]
+    later = (
+        plain["step"].to_numpy() > dips.loc[list(zip(plain["depth"], plain["seed"], strict=True))].to_numpy()
+    )
+    free = (plain[later].groupby(keys)["value"].mean() - at_stop).abs()
+    return judge(
+        bool(drift.abs().max() < free.max() / 2),
+        id="bounce_helps.entropy_was_held",
+        source="joma (the intervention does what it says)",
+        statement="pinned attention keeps its entropy from the dip on, on held-out text too",
+        expected="a mean drift of less than half that of the untouched runs",
+        measured=float(drift.abs().max()),
+        null=float(free.max()),
+        null_description="largest mean drift of the untouched runs after the dip",
+        evidence=f"nats, largest of {len(drift)} heads",
+    )
+
+
+def _listed(values: pd.Series[float]) -> str:
+    return ", ".join(f"{value:+.4f}" for value in values)

@@ -1,0 +1,1 @@
+"""The figures, tables and theorems of JoMA (arXiv 2310.00535)."""

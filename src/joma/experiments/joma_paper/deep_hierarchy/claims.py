@@ -1,0 +1,291 @@
+"""Who is associated first, layer by layer; what attention, the tree and the labels have to do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from joma.core.claim import Claim, Stated, judge, not_tested
+from joma.experiments.joma_paper.deep_hierarchy import (
+    DECODER,
+    FROZEN,
+    LONE,
+    RUNS,
+    SHUFFLED,
+    SHUFFLED_CLASSES,
+    SINGLE,
+    STOPS,
+    TREE,
+    WEAK,
+    DeepHierarchy,
+)
+
+SIBLING, COUSIN = 1, 2
+
+
+def claims(settings: DeepHierarchy, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+    """Every claim, from the tables alone; all of them in every seed."""
+    grown = _ends(tables["associations"], ["task", "run", "seed", "layer", "height"])
+    loss = _ends(tables["losses"], ["task", "run", "seed"])
+    when = half_times(tables["associations"])
+    return [
+        *_order(settings, when, "tokens", "its token told from contexts without it"),
+        *_order(settings, when, "classes", "class labels"),
+        _families_meet(grown),
+        _lone(settings, grown),
+        _labels(grown),
+        _depth(loss),
+        _bounce(tables["entropy"], loss),
+        *_decoder(settings, when, grown),
+    ]
+
+
+def _ends(table: pd.DataFrame, keys: list[str]) -> pd.Series:
+    """What every run came to; a decoder takes other steps than a stack."""
+    last = table.groupby(["task", "run"])["step"].transform("max")
+    return table[table["step"] == last].set_index(keys)["value"]
+
+
+def half_times(associations: pd.DataFrame) -> pd.Series:
+    """When each association has gained half of the most that it gains, between moments by a line."""
+    found = {}
+    keys = ["task", "run", "seed", "layer", "height"]
+    for key, curve in associations.sort_values("step").groupby(keys):
+        value, time = curve["value"].to_numpy(), curve["time"].to_numpy()
+        half = 0.5 * value.max()
+        after = int((value >= half).argmax())
+        before = max(after - 1, 0)
+        rise = value[after] - value[before]
+        share = (half - value[before]) / rise if rise > 0 else 0.0
+        found[key] = float(time[before] + share * (time[after] - time[before]))
+    return pd.Series(found).rename_axis(keys)
+
+
+def _of(series: pd.Series, task: str, run: str, layer: int, height: int) -> pd.Series:
+    """By seed."""
+    return series.xs((task, run, layer, height), level=("task", "run", "layer", "height"))
+
+
+def _shown(values: pd.Series) -> str:
+    return f"{values.min():.3g} to {values.max():.3g}"
+
+
+def _order(settings: DeepHierarchy, when: pd.Series, task: str, learned: str) -> list[Claim]:
+    """Cousins' half time over siblings', within layer 1 and from layer 1 to layer 2."""
+    runs = [TREE, SHUFFLED, FROZEN, *([WEAK] if task == "tokens" else [])]
+    found = []
+    for layer, name, statement in (
+        (1, "siblings_first", "In layer 1 a query associates with its sibling before its cousins"),
+        (2, "layer_by_layer", "Siblings are associated in layer 1 before cousins are in layer 2"),
+    ):
+        ratio = {run: _of(when, task, run, layer, COUSIN) / _of(when, task, run, 1, SIBLING) for run in runs}
+        others = "; ".join(f"{run} {_shown(ratio[run])}" for run in runs)
+        found.append(
+            judge(
+                bool(ratio[TREE].min() > 1 and (ratio[TREE] > ratio[SHUFFLED]).all()),
+                id=f"deep_hierarchy.{task}_{name}",
+                source="JoMA Sec. 5, Fig. 5(c)",
+                statement=f"{statement} (learned: {learned}).",
+                expected="cousins' time of half growth over siblings' above 1, and above that of the same "
+                "seed's shuffled tree, in every seed",
+                measured=float(ratio[TREE].min()),
+                null=float(ratio[SHUFFLED].min()),
+                null_description="shuffled trees (both: least of the seeds)",
+                evidence=f"{settings.seeds} seeds, kappa = {settings.kappa:g}: {others}",
+            )
+        )
+    if task == "tokens":
+        found.append(
+            judge(
+                bool(ratio[TREE].min() > 1 > ratio[FROZEN].max() and (ratio[TREE] > ratio[WEAK]).all()),
+                id="deep_hierarchy.attention_orders",
+                source="JoMA Sec. 5, 'self-attention mechanism is adaptive to the structure'",
+                statement="It is attention that puts the layers in this order: with W_Q and W_K kept at "
+                "their start, cousins are associated in layer 2 no later than siblings in layer 1.",
+                expected="with attention above 1, with frozen attention below, in every seed; with weak "
+                "attention less than with strong",
+                measured=float(ratio[TREE].min()),
+                null=float(ratio[FROZEN].max()),
+                null_description="largest with frozen attention",
+                evidence="cousins' time in layer 2 over siblings' in layer 1; kappa = 1: "
+                + _shown(ratio[WEAK]),
+            )
+        )
+    return found
+
+
+def _families_meet(grown: pd.Series) -> Claim:
+    share = {
+        run: _of(grown, "tokens", run, 2, COUSIN) / _of(grown, "tokens", run, 2, SIBLING)
+        for run in (TREE, SHUFFLED, FROZEN, WEAK)
+    }
+    return judge(
+        bool(share[TREE].min() > 1 and (share[TREE] > share[SHUFFLED]).all()),
+        id="deep_hierarchy.families_meet",
+        source="JoMA Sec. 5, Fig. 5(c)",
+        statement="On the next level the latents meet: in layer 2 a query associates with its cousins' units "
+        "more than with its sibling's.",
+        expected="above 1, and above the shuffled tree's of the same seed, in every seed",
+        measured=float(share[TREE].min()),
+        null=float(share[SHUFFLED].min()),
+        null_description="shuffled trees (both: least of the seeds)",
+        evidence="cousins' association in layer 2 over siblings', at the end: "
+        + "; ".join(f"{run} {_shown(values)}" for run, values in share.items()),
+    )
+
+
+def _lone(settings: DeepHierarchy, grown: pd.Series) -> Claim:
+    gain = _of(grown, "tokens", LONE, 1, COUSIN) / _of(grown, "tokens", TREE, 1, COUSIN)
+    other = settings.levels + 1
+    null = _of(grown, "tokens", LONE, 1, other) / _of(grown, "tokens", TREE, 1, other)
+    return judge(
+        bool(gain.min() > 1 and (gain > null).all()),
+        id="deep_hierarchy.not_picked_up",
+        source="JoMA Sec. 5, 'if they have not been picked up by other tokens'",
+        statement="A query associates directly with a cousin that has no sibling more than with one that "
+        "has.",
+        expected="above 1, and above the same ratio for tokens of the other tree, in every seed",
+        measured=float(gain.min()),
+        null=float(null.min()),
+        null_description="the same ratio for tokens of the other tree (both: least of the seeds)",
+        evidence=f"association in layer 1 with lone cousins over that with the others: {_shown(gain)}; "
+        f"other tree {_shown(null)}",
+    )
+
+
+def _labels(grown: pd.Series) -> Claim:
+    first = {run: _of(grown, "classes", run, 1, SIBLING) for run in (TREE, SHUFFLED, SHUFFLED_CLASSES)}
+    ratio = {run: first[run] / _of(grown, "classes", run, 1, COUSIN) for run in (TREE, SHUFFLED)}
+    learned = first[TREE].min() > 10 * first[SHUFFLED_CLASSES].max()
+    return judge(
+        bool(ratio[TREE].min() > 1 and (ratio[TREE] > ratio[SHUFFLED]).all() and learned),
+        id="deep_hierarchy.classes_prefer_siblings",
+        source="JoMA Sec. 5",
+        statement="Learning class labels, a query in the end associates with its sibling more than with its "
+        "cousins.",
+        expected="siblings' over cousins' association above 1, and above the shuffled tree's of the same "
+        "seed, in every seed; with shuffled classes less than a tenth of the association",
+        measured=float(ratio[TREE].min()),
+        null=float(ratio[SHUFFLED].min()),
+        null_description="shuffled trees (both: least of the seeds)",
+        evidence=f"{_shown(ratio[TREE])}, shuffled tree {_shown(ratio[SHUFFLED])}; siblings' association "
+        f"{_shown(first[TREE])}, with shuffled classes {_shown(first[SHUFFLED_CLASSES])}",
+    )
+
+
+def _depth(loss: pd.Series) -> Claim:
+    deep, single, frozen = (loss["tokens"][run] for run in (TREE, SINGLE, FROZEN))
+    return judge(
+        bool((deep < single).all()),
+        id="deep_hierarchy.depth_helps",
+        source="JoMA Sec. 5 (several layers learn a hierarchy)",
+        statement="The stack ends nearer to the best prediction than a single layer of as many weights.",
+        expected="less excess loss, in every seed",
+        measured=float(deep.max()),
+        null=float(single.min()),
+        null_description="least excess loss of a single layer with as many weights",
+        evidence=f"excess loss (0: the best, 1: without context) {_shown(deep)}; single layer "
+        f"{_shown(single)}; stack with frozen attention {_shown(frozen)}",
+    )
+
+
+def _bounce(entropy: pd.DataFrame, loss: pd.Series) -> Claim:
+    def rebound(run: str) -> float:
+        curves = entropy.query("task == 'classes' and run == @run").groupby("seed")["value"]
+        return float((curves.last() - curves.min()).min())
+
+    earlier, dip, later = (loss["classes"][run] - loss["classes"][TREE] for run in STOPS)
+    after, before = dip - later, earlier - dip
+    never = loss["classes"][FROZEN] - loss["classes"][TREE]
+    return judge(
+        bool(after.min() > max(before.max(), 0.0) and rebound(TREE) > 0.001),
+        id="deep_hierarchy.bounce_is_of_use",
+        source="JoMA Sec. 4, poster ('useful in multiple Transformer layers')",
+        statement="In the stack the bounce is of use: to learn attention for half as long again after the "
+        "dip of its entropy lowers the loss more than as long before it.",
+        expected="less excess loss, in every seed, than any seed saves before the dip",
+        measured=float(after.min()),
+        null=float(before.max()),
+        null_description="largest gain of as many steps before the dip",
+        evidence=f"after {_shown(after)}, before {_shown(before)}; attention that never learns costs "
+        f"{_shown(never)}; rebound of at least {rebound(TREE):.3f} nats",
+    )
+
+
+def _decoder(settings: DeepHierarchy, when: pd.Series, grown: pd.Series) -> list[Claim]:
+    source = "JoMA Sec. 5, Fig. 5(c)"
+    stated = [
+        Stated(
+            id="deep_hierarchy.decoder_siblings_first",
+            source=source,
+            statement="In layer 1 of an ordinary decoder a query attends to its sibling before its cousins.",
+        ),
+        Stated(
+            id="deep_hierarchy.decoder_layer_by_layer",
+            source=source,
+            statement="An ordinary decoder attends to siblings in layer 1 before to cousins in layer 2.",
+        ),
+        Stated(
+            id="deep_hierarchy.decoder_prefers_siblings",
+            source=source,
+            statement="In layer 1 of an ordinary decoder a query in the end attends to its sibling more than "
+            "to its cousins.",
+        ),
+    ]
+    if not settings.decoder_steps:
+        reason = (
+            "no decoder was trained; --decoder-steps 1500 trains one, and so do the presets decoder and paper"
+        )
+        return [not_tested(**words, reason=reason) for words in stated]
+    runs = RUNS[DECODER]
+    ratios = [
+        {run: _of(when, DECODER, run, layer, COUSIN) / _of(when, DECODER, run, 1, SIBLING) for run in runs}
+        for layer in (1, 2)
+    ]
+    found = [
+        judge(
+            bool(ratio[TREE].min() > 1 and (ratio[TREE] > ratio[SHUFFLED]).all()),
+            **words,
+            expected="cousins' time of half growth over siblings' above 1, and above that of the same seed's "
+            "shuffled tree, in every seed",
+            measured=float(ratio[TREE].min()),
+            null=float(ratio[SHUFFLED].min()),
+            null_description="shuffled trees (both: least of the seeds)",
+            evidence="; ".join(f"{run} {_shown(ratio[run])}" for run in runs),
+        )
+        for words, ratio in zip(stated, ratios, strict=False)
+    ]
+    excess = {run: _of(grown, DECODER, run, 1, SIBLING) - _of(grown, DECODER, run, 1, COUSIN) for run in runs}
+    found.append(
+        judge(
+            bool(excess[TREE].min() > excess[SHUFFLED].abs().max()),
+            **stated[-1],
+            expected="the sibling's logit less a cousin's above 0, by more than any shuffled tree's is off "
+            "0, in every seed",
+            measured=float(excess[TREE].min()),
+            null=float(excess[SHUFFLED].abs().max()),
+            null_description="largest difference of either sign with shuffled trees",
+            evidence=f"{settings.decoder_steps} steps of Adam; least of {settings.seeds} seeds; in layer 2 "
+            + _shown(_of(grown, DECODER, TREE, 2, SIBLING) - _of(grown, DECODER, TREE, 2, COUSIN)),
+        )
+    )
+    return found
+
+
+def answer(settings: DeepHierarchy, tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """In which order associations come, by what is learned."""
+    when = half_times(tables["associations"])
+    told = {"tokens": "its token told from contexts without it", "classes": "class labels"}
+    told |= {DECODER: f"{told['tokens']}, by an ordinary decoder"} if settings.decoder_steps else {}
+    sentences = []
+    for task, learned in told.items():
+        ratio, null = (
+            _of(when, task, run, 2, COUSIN) / _of(when, task, run, 1, SIBLING) for run in (TREE, SHUFFLED)
+        )
+        sentences.append(
+            f"Learned: {learned}. Cousins are associated in layer 2 {ratio.median():.2g} times as late as "
+            f"siblings in layer 1 (median; later in {(ratio > 1).sum()} of {len(ratio)} seeds; shuffled "
+            f"trees {null.median():.2g})."
+        )
+    return sentences

@@ -1,0 +1,111 @@
+"""Top layers that bounce, bottom layers that only fall, and the wave through the layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from joma.core.arguments import Array
+from joma.core.claim import Claim, Facts, judge, not_tested
+from joma.experiments.joma_paper.fig7 import Fig7
+from joma.instruments.track.waves import LEAST_LAYERS, layer_order, top_above_bottom
+
+_POOLED = 5
+
+
+def claims(settings: Fig7, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+    """JoMA Fig. 7, and the two waves of arXiv 2604.22778."""
+    return [
+        _top_layers(settings, tables),
+        _wave(settings, tables["dates"], "fall", 1, "fig7.wave", "Ranks fall in early layers first."),
+        _wave(
+            settings, tables["dates"], "return", -1, "fig7.wave_back", "Ranks return in late layers first."
+        ),
+    ]
+
+
+def _top_layers(settings: Fig7, tables: Mapping[str, pd.DataFrame]) -> Claim:
+    facts: Facts = {
+        "id": "fig7.top_layers",
+        "source": "JoMA Sec. 6, Fig. 7",
+        "statement": "The stable ranks of the lower MLP fall and bounce back in top layers, and only fall in "
+        "bottom layers.",
+    }
+    rows = tables["layers"]
+    rows = rows[(rows["metric"] == "stable_rank") & (rows["matrix"] == "lower")]
+    if rows["layer"].nunique() < LEAST_LAYERS or rows["rebound"].isna().all():
+        return not_tested(**facts, reason=f"it needs {LEAST_LAYERS} layers and 8 checkpoints of each run")
+    rises = _rebounds(tables["curves"])
+    measured, null, probability = top_above_bottom(rises, settings.seed)
+    layers = sorted(rows["layer"].unique())
+    half = len(layers) // 2
+    top = rows[rows["layer"].isin(layers[-half:])]["verdict"]
+    bottom = rows[rows["layer"].isin(layers[:half])]["verdict"]
+    return judge(
+        measured > null
+        and bool((top == "bounces").mean() > 0.5)
+        and bool((bottom == "only falls").mean() > 0.5),
+        **facts,
+        expected="most upper layers bounce and most lower ones only fall, each against its null, and upper "
+        "layers rebound further, beyond shuffled layers",
+        measured=measured,
+        null=null,
+        null_description="95 % point with the layers of every run shuffled",
+        evidence=f"mean rebound over the curve's range, upper half minus lower half, {len(rises)} runs, "
+        f"p = {probability:.3g}; {int((top == 'bounces').sum())} of {len(top)} upper layers bounce, "
+        f"{int((bottom == 'only falls').sum())} of {len(bottom)} lower layers only fall",
+    )
+
+
+def _rebounds(curves: pd.DataFrame) -> Array:
+    """(runs, layers): how much of its range each curve has risen from its lowest point by the end."""
+    rows = curves[(curves["metric"] == "stable_rank") & (curves["matrix"] == "lower")]
+
+    def share(values: pd.Series) -> float:
+        low = int(values.to_numpy().argmin())
+        return float((values.iloc[low:].max() - values.min()) / max(values.max() - values.min(), 1e-300))
+
+    ordered = rows.sort_values("step").groupby(["run", "layer"])["value"].agg(share)
+    found: Array = ordered.unstack("layer").dropna(axis=1).to_numpy()
+    return found
+
+
+def _wave(settings: Fig7, table: pd.DataFrame, move: str, sign: int, id: str, statement: str) -> Claim:
+    facts: Facts = {"id": id, "source": "arXiv 2604.22778", "statement": statement}
+    rows = table[(table["metric"] == "stable_rank") & (table["matrix"] == "lower") & (table["move"] == move)]
+    runs = [sign * one.sort_values("layer")["step"].to_numpy() for _, one in rows.groupby("run")]
+    order = layer_order(runs, settings.seed)
+    if order is None:
+        return not_tested(**facts, reason=f"in some run fewer than {LEAST_LAYERS} layers {move}")
+    if order.runs < _POOLED:
+        return not_tested(
+            **facts,
+            reason=f"{order.runs} runs pooled (order correlation {order.correlation:.2f}, shuffled layers "
+            f"{order.null:.2f} once in twenty), and a wave counts in {_POOLED} seeds",
+        )
+    return judge(
+        order.correlation > order.null,
+        **facts,
+        expected="order correlation beyond the 95 % point of shuffled layers",
+        measured=order.correlation,
+        null=order.null,
+        null_description="95 % point with the layers of every run shuffled",
+        evidence=f"Spearman's correlation of layer and date of half the {move}, mean of {order.runs} runs; "
+        f"p = {order.probability:.3g}; at least {order.layers} layers a run",
+    )
+
+
+def answer(settings: Fig7, tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """Which layers bounce, and whether they move in order."""
+    rows = tables["layers"]
+    rows = rows[(rows["metric"] == "stable_rank") & (rows["matrix"] == "lower")]
+    counts = rows["verdict"].value_counts()
+    kinds = ", ".join(f"{int(counts[kind])} {kind}" for kind in counts.index)
+    runs = tables["curves"]["run"].nunique()
+    said = [f"Stable rank of the lower MLP, {runs} runs, by layer: {kinds}."]
+    lost = tables["downloads"]
+    lost = lost[lost["note"] != ""]
+    if len(lost):
+        said.append(f"Not tracked: {'; '.join(lost['model'] + ' (' + lost['note'].str.rstrip('.') + ')')}.")
+    return said

@@ -1,0 +1,261 @@
+"""What JoMA Fig. 8 and its text say, each judged from the tables of ``joma.experiments.joma_paper.fig8``."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from joma.core.arguments import Array
+from joma.core.claim import Claim, Facts, judge, not_tested, withheld
+from joma.experiments.joma_paper.fig8 import PAPER_RATES, Fig8
+from joma.experiments.joma_paper.fig8.run import BOUNCES, COLLAPSED, COLLAPSES, FALLS, SIGNIFICANT, STAYS
+from joma.experiments.shared.curves import answer_about
+from joma.experiments.shared.recorded import agrees
+
+LEAST_REBOUND = 0.2
+FEWEST = 3
+"""Seeds of a cell that a claim about learning needs."""
+SHUFFLES = 5000
+COURSES = {BOUNCES: "bounces", COLLAPSES: "collapses", FALLS: "falls", STAYS: "stays within noise"}
+
+
+def claims(settings: Fig8, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+    """What Fig. 8 and its text say, each against its null; from fewer than three seeds nothing."""
+    decoders = tables["decoders"]
+    asked = {(depth, rate) for depth in settings.layers for rate in settings.learning_rate}
+    present = set(decoders[["depth", "learning_rate"]].itertuples(index=False, name=None))
+    missing = set() if settings.recorded else asked - present
+    found = [
+        large_rate_collapses(decoders),
+        rates_differ(decoders, settings.seed),
+        some_rate_bounces(decoders),
+        bounce_is_best(decoders, settings.seed),
+        agrees(
+            settings,
+            tables["authors"],
+            {
+                "id": "fig8.authors",
+                "source": "JoMA Fig. 8, authors' recorded curves",
+                "statement": "at every depth and rate the top layer's entropy has the shape of the "
+                "authors' own",
+            },
+        ),
+    ]
+    fewest = decoders.groupby(["depth", "learning_rate"]).size().median()
+    if fewest >= FEWEST and not missing:
+        return found
+    reason = f"most cells have fewer than {FEWEST} seeds, which a claim about learning needs"
+    if missing:
+        named = ", ".join(f"{depth} layers at {rate:g}" for depth, rate in sorted(missing))
+        reason = f"no decoder of {named} was trained to its end, and what remains is no fair choice"
+    return withheld(found, reason)
+
+
+def large_rate_collapses(decoders: pd.DataFrame) -> Claim:
+    """What is left of the entropy at the largest rate."""
+    left = decoders["end"] / decoders["start"]
+    largest = decoders["learning_rate"].max()
+    at, others = left[decoders["learning_rate"] == largest], left[decoders["learning_rate"] < largest]
+    facts: Facts = {
+        "id": "fig8.large_rate_collapses",
+        "source": "JoMA Sec. 5.1 (Fig. 8), 'with large learning rate, attention becomes extremely sparse'",
+        "statement": "at the largest learning rate the top layer's attention becomes extremely sparse",
+    }
+    if others.empty:
+        return not_tested(**facts, reason="there is one learning rate; train at several")
+    return judge(
+        bool(at.max() < COLLAPSED and at.max() < others.min()),
+        **facts,
+        expected=f"less than {COLLAPSED:.0%} of the entropy is left in every decoder, and less than at "
+        f"any other rate",
+        measured=float(at.max()),
+        tolerance=COLLAPSED,
+        null=float(others.min()),
+        null_description="the same at the other rates, least",
+        evidence=f"{len(at)} decoders at {largest:g}: {at.min():.2g} to {at.max():.2g} of the start is left; "
+        f"{int((at < COLLAPSED).sum())} of them collapse, and {int((others < COLLAPSED).sum())} of "
+        f"{len(others)} at the other rates",
+    )
+
+
+def rates_differ(decoders: pd.DataFrame, seed: int) -> Claim:
+    """The share of the end's variation, in ranks within a depth, that the rates account for."""
+    facts: Facts = {
+        "id": "fig8.rates_differ",
+        "source": "JoMA Sec. 5.1 (Fig. 8), 'different learning rate leads to different attention "
+        "sparsity patterns'",
+        "statement": "the learning rate decides how sparse the top layer's attention is in the end",
+    }
+    if decoders["learning_rate"].nunique() < 2:
+        return not_tested(**facts, reason="there is one learning rate; train at several")
+    ranks = decoders.groupby("depth")["end"].rank(pct=True).to_numpy()
+    labels = decoders["learning_rate"].to_numpy()
+    depths = decoders["depth"].to_numpy()
+    random = np.random.default_rng(seed)
+
+    def share(of: Array) -> float:
+        means = pd.Series(ranks).groupby([depths, of]).transform("mean").to_numpy()
+        centre = pd.Series(ranks).groupby(depths).transform("mean").to_numpy()
+        return float(((means - centre) ** 2).sum() / max(((ranks - centre) ** 2).sum(), 1e-300))
+
+    def relabelled() -> Array:
+        new: Array = labels.copy()
+        for depth in np.unique(depths):
+            new[depths == depth] = random.permutation(labels[depths == depth])
+        return new
+
+    measured = share(labels)
+    null = np.array([share(relabelled()) for _ in range(SHUFFLES // 10)])
+    chance = (1 + int((null >= measured).sum())) / (1 + null.size)
+    return judge(
+        chance < SIGNIFICANT,
+        **facts,
+        expected=f"a larger share of the variation in rank than with the decoders' rates shuffled, p < "
+        f"{SIGNIFICANT}",
+        measured=measured,
+        null=float(np.quantile(null, 0.95)),
+        null_description="share that 1 in 20 shuffles within a depth exceed",
+        evidence=f"{len(decoders)} decoders; p {chance:.2g}",
+    )
+
+
+def some_rate_bounces(decoders: pd.DataFrame) -> Claim:
+    """The rate at which the rebound is clearest, chosen among all of them, and paid for."""
+    facts: Facts = {
+        "id": "fig8.some_rate_bounces",
+        "source": "JoMA Fig. 8, Sec. 4",
+        "statement": "at one learning rate at least, attention first becomes sparse and then dense again",
+    }
+    by_rate = decoders.groupby("learning_rate").agg(
+        rebound=("rebound", "mean"),
+        null=("rebound_null", "max"),
+        chance=("rebound_probability", "max"),
+        count=("run", "size"),
+    )
+    tried = len(by_rate)
+    best = by_rate.sort_values(["chance", "rebound"], ascending=[True, False]).iloc[0]
+    chance = min(1.0, tried * best["chance"])
+    return judge(
+        bool(chance < SIGNIFICANT and best["rebound"] >= LEAST_REBOUND),
+        **facts,
+        expected=f"a mean rebound of at least {LEAST_REBOUND} nats, p < {SIGNIFICANT} times {tried} rates "
+        f"tried",
+        measured=float(best["rebound"]),
+        tolerance=LEAST_REBOUND,
+        null=float(best["null"]),
+        null_description="rebound that noise alone exceeds once in twenty",
+        evidence=f"at {best.name:g}, the clearest of {tried} rates, {best['count']:.0f} decoders; p "
+        f"{chance:.2g} ({tried} x {best['chance']:.2g})",
+    )
+
+
+def bounce_is_best(decoders: pd.DataFrame, seed: int) -> Claim:
+    """Rebound and lowest held-out loss, ranked within each depth; the null gives the rates' losses away."""
+    facts: Facts = {
+        "id": "fig8.bounce_is_best",
+        "source": "JoMA Fig. 8, 'the attention patterns consistent with our theoretical analysis give "
+        "the lowest validation losses'",
+        "statement": "the more a decoder's attention rebounds, the lower its validation loss, and the "
+        "best rate of every depth is one that bounces",
+    }
+    # A rate is one draw, however many seeds and depths it has: it is the rates that change places.
+    everywhere = decoders.groupby("learning_rate")["depth"].nunique() == decoders["depth"].nunique()
+    decoders = decoders[decoders["learning_rate"].map(everywhere)].reset_index(drop=True)
+    rates = sorted(decoders["learning_rate"].unique())
+    if math.factorial(len(rates)) < 1 / SIGNIFICANT:
+        correlation = _within(decoders["rebound"], decoders["lowest_loss"], decoders["depth"])
+        return not_tested(
+            **facts,
+            reason=f"{len(rates)} learning rates can be put in {math.factorial(len(rates))} orders, of "
+            f"which no one is rarer than p = {1 / math.factorial(len(rates)):.2g}: four are needed at "
+            f"least (rank correlation {correlation:.2f} over {len(decoders)} decoders)",
+        )
+    measured, null = _order_of_rates(decoders, rates, seed)
+    chance = (1 + int((null <= measured).sum())) / (1 + null.size)
+    mean = decoders.groupby(["depth", "learning_rate"])["lowest_loss"].mean()
+    best = mean.groupby("depth").idxmin()
+    share = decoders.groupby(["depth", "learning_rate"])["course"].agg(lambda c: (c == BOUNCES).mean())
+    bouncing = [key for key in best if share[key] > 0.5]
+    return judge(
+        bool(measured < 0 and chance < SIGNIFICANT and len(bouncing) == len(best)),
+        **facts,
+        expected=f"rank correlation below that of the same rates in other orders, p < {SIGNIFICANT}, and "
+        f"most decoders bounce at the rate with the lowest loss, at every depth",
+        measured=measured,
+        null=float(np.quantile(null, 0.05)),
+        null_description="rank correlation that 1 in 20 orders of the rates' losses fall below",
+        evidence=f"{len(decoders)} decoders, ranked within {len(best)} depths; p {chance:.2g}; at the "
+        f"rate with the lowest loss ({', '.join(f'{depth} layers: {rate:g}' for depth, rate in best)}) "
+        f"most bounce at {len(bouncing)} of {len(best)} depths",
+    )
+
+
+def _within(x: pd.Series, y: pd.Series, groups: pd.Series) -> float:
+    """Rank correlation within groups, over all of them."""
+    ranks = [
+        v.groupby(groups.to_numpy()).rank(pct=True)
+        for v in (x.reset_index(drop=True), y.reset_index(drop=True))
+    ]
+    centred = [r - r.groupby(groups.to_numpy()).transform("mean") for r in ranks]
+    scale = math.sqrt(float((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
+    return float((centred[0] * centred[1]).sum() / scale) if scale else 0.0
+
+
+def _order_of_rates(decoders: pd.DataFrame, rates: list[float], seed: int) -> tuple[float, Array]:
+    """The rank correlation, and the same with the rates' losses in other orders: all, or many at random."""
+    losses = decoders.pivot_table(index=["depth", "seed"], columns="learning_rate", values="lowest_loss")
+    # A decoder that is missing lends the mean of its rate, where it must lend anything.
+    losses = losses.fillna(losses.groupby("depth").transform("mean"))
+    if math.factorial(len(rates)) <= SHUFFLES:
+        orders = list(itertools.permutations(range(len(rates))))[1:]
+    else:
+        random = np.random.default_rng(seed)
+        orders = [tuple(random.permutation(len(rates))) for _ in range(SHUFFLES)]
+    places = pd.MultiIndex.from_frame(decoders[["depth", "seed"]])
+    columns = np.searchsorted(rates, decoders["learning_rate"])
+    values = losses.loc[places].to_numpy()
+
+    def correlation(order: NDArray[np.int64]) -> float:
+        y = pd.Series(values[np.arange(len(decoders)), order[columns]])
+        return _within(decoders["rebound"], y, decoders["depth"])
+
+    measured = correlation(np.arange(len(rates)))
+    return measured, np.array([correlation(np.array(order)) for order in orders])
+
+
+def answer(settings: Fig8, tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """What the attention does at each rate, which rate learns best, and how much of the grid was run."""
+    decoders = tables["decoders"]
+    courses = []
+    for rate, at in decoders.groupby("learning_rate"):
+        counts = at["course"].value_counts()
+        said = ", ".join(f"{COURSES[course]} in {count}" for course, count in counts.items())
+        courses.append(f"at {rate:g} it {said} of {len(at)}")
+    mean = decoders.groupby(["depth", "learning_rate"])["lowest_loss"].mean()
+    best = sorted({rate for _, rate in mean.groupby("depth").idxmin()})
+    correlation = _within(decoders["rebound"], decoders["lowest_loss"], decoders["depth"])
+    where = "in the authors' record" if settings.recorded else f"on {Path(settings.corpus).name}"
+    cells = len(decoders) if settings.recorded else len(settings.cells())
+    collapsing = decoders[decoders["course"] == COLLAPSES]
+    loss = (
+        collapsing["lowest_loss"].mean() - decoders.loc[decoders["course"] != COLLAPSES, "lowest_loss"].min()
+    )
+    cost = (
+        f"; a collapse costs {loss:.2f} nats beside the best" if len(collapsing) and np.isfinite(loss) else ""
+    )
+    return [
+        f"What the top layer's attention does depends on the learning rate {where}: {'; '.join(courses)}.",
+        f"The lowest held-out loss comes with the rate {' or '.join(f'{rate:g}' for rate in best)}; "
+        f"rebound and loss have a rank correlation of {correlation:.2f} over all decoders{cost}.",
+        answer_about(
+            tables["curves"],
+            cells,
+            f"{len(PAPER_RATES)} rates; the authors recorded 141 of 147 runs on WikiText-2",
+        ),
+    ]

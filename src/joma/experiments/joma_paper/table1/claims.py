@@ -1,0 +1,287 @@
+"""What JoMA Table 1 and its text say, each judged from the tables of ``table1``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+from scipy.stats import ttest_1samp
+
+from joma.core.claim import Claim, Stated, judge, not_tested
+from joma.experiments.joma_paper.table1 import CELL, Table1
+from joma.experiments.joma_paper.table1.readings import OPTIONS, plain
+
+HIGH = 0.9
+SIGNIFICANT = 0.05
+SOURCE = "JoMA Table 1, Sec. 6"
+QUOTED = "for C = 20, N_ch = 2, (10, 20) the paper has 0.99 +- 0.01 at s = 0 and 0.81 +- 0.05 at s = 1"
+UNTRAINED = "the untrained network"
+
+
+def claims(settings: Table1, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+    """What Table 1 and its text say, each beside the untrained network."""
+    ends = Ends(tables["alignment"], settings.steps)
+    return [
+        _bottom_high(ends),
+        _learned(ends, 0),
+        _learned(ends, 1),
+        _bottom_above_top(ends),
+        _above_shuffled(ends),
+        _falls_when_complex(ends),
+        _peaks_early(tables["alignment"]),
+        _agrees_with_paper(ends, tables["paper"], full_scale=_is_full_scale(settings)),
+        _some_reading_agrees(tables["readings"], full_scale=_is_full_scale(settings)),
+    ]
+
+
+def _is_full_scale(settings: Table1) -> bool:
+    return settings.width == 1024 and settings.steps >= 10_000
+
+
+class Ends:
+    """Values at the first and the last step, one number per run, indexed by cell and seed."""
+
+    def __init__(self, alignment: pd.DataFrame, steps: int) -> None:
+        self.alignment = alignment
+        self.steps = steps
+
+    def of(self, layer: int, *, trained: bool, metric: str = "NCorr") -> pd.Series:
+        """``metric`` of ``layer``, after training or before."""
+        table = self.alignment
+        step = self.steps if trained else 0
+        chosen = table[(table["layer"] == layer) & (table["metric"] == metric) & (table["step"] == step)]
+        return chosen.set_index([*CELL, "seed"])["value"].sort_index()
+
+    def cell_means(self, layer: int, *, trained: bool) -> pd.Series:
+        """Mean over seeds of NCorr, by cell."""
+        return self.of(layer, trained=trained).groupby(CELL).mean()
+
+
+def _bottom_high(ends: Ends) -> Claim:
+    trained, untrained = ends.cell_means(0, trained=True), ends.cell_means(0, trained=False)
+    return judge(
+        bool(trained.min() >= HIGH),
+        id="table1.bottom_high",
+        source=SOURCE,
+        statement="in the lowest layer, every latent has a hidden neuron of high normalised correlation",
+        expected=f"NCorr at s = 0 of at least {HIGH} in every cell",
+        measured=trained.min(),
+        tolerance=HIGH,
+        null=untrained.min(),
+        null_description=f"{UNTRAINED}: a null as high says that this is not learning",
+        evidence=f"smallest of {len(trained)} cell means; {QUOTED}",
+    )
+
+
+def _learned(ends: Ends, layer: int) -> Claim:
+    """Training raises NCorr, and by more than it raises what shuffled classes give.
+
+    Trained neurons are more alike to indicators of any set of classes, so the shuffled NCorr rises too.
+    """
+    trained, untrained = ends.of(layer, trained=True), ends.of(layer, trained=False)
+    gain = trained - untrained
+    facts: Stated = {
+        "id": f"table1.learned_s{layer}",
+        "source": SOURCE + " (implied: 'in the learned models')",
+        "statement": f"the alignment of layer {layer} with the latents of s = {layer} is learned",
+    }
+    if len(gain) < 2:
+        values = f"NCorr {untrained.iloc[0]:.3f} untrained, {trained.iloc[0]:.3f} trained"
+        return not_tested(**facts, reason=f"one run cannot tell a rise from chance ({values})")
+    shuffled = ends.of(layer, trained=True, metric="shuffled") - ends.of(
+        layer, trained=False, metric="shuffled"
+    )
+    p_gain, p_excess = (
+        float(ttest_1samp(x, 0, alternative="greater").pvalue) if x.std() > 0 else 1.0
+        for x in (gain, gain - shuffled)
+    )
+    return judge(
+        max(p_gain, p_excess) < SIGNIFICANT,
+        **facts,
+        expected="NCorr rises over that of the same untrained network, and by more than with shuffled "
+        f"classes, each p < {SIGNIFICANT}",
+        measured=gain.mean(),
+        tolerance=SIGNIFICANT,
+        null=shuffled.mean(),
+        null_description="rise of the same number with the classes shuffled",
+        evidence=f"mean of {len(gain)} runs ({untrained.mean():.3f} untrained, {trained.mean():.3f} "
+        f"trained); paired t tests p = {p_gain:.2g} and {p_excess:.2g}; tolerance is on p",
+    )
+
+
+def _bottom_above_top(ends: Ends) -> Claim:
+    gap = ends.cell_means(0, trained=True) - ends.cell_means(1, trained=True)
+    before = ends.cell_means(0, trained=False) - ends.cell_means(1, trained=False)
+    return judge(
+        bool(gap.min() > 0),
+        id="table1.bottom_above_top",
+        source=SOURCE,
+        statement="the correlation is highest in the lowest layer",
+        expected="NCorr at s = 0 above that at s = 1 in every cell",
+        measured=gap.min(),
+        tolerance=0.0,
+        null=before.min(),
+        null_description=f"the same difference in {UNTRAINED}",
+        evidence=f"smallest of {len(gap)} cells{_not_learned(gap.min(), before.min())}",
+    )
+
+
+def _not_learned(trained: float, untrained: float) -> str:
+    return "; it is none of learning" if untrained >= trained else ""
+
+
+def _above_shuffled(ends: Ends) -> Claim:
+    excess = ends.of(1, trained=True) - ends.of(1, trained=True, metric="shuffled, 95 %")
+    before = ends.of(1, trained=False) - ends.of(1, trained=False, metric="shuffled, 95 %")
+    return judge(
+        bool(excess.min() > 0),
+        id="table1.above_shuffled",
+        source=SOURCE,
+        statement="at s = 1 neurons correlate with the latents more than the best of so many would by chance",
+        expected="NCorr above what 1 in 20 shuffles of the classes exceeds, in every run",
+        measured=excess.min(),
+        tolerance=0.0,
+        null=before.min(),
+        null_description=f"the same excess in {UNTRAINED}",
+        evidence=f"smallest of {len(excess)} runs; the shuffles alone have "
+        f"{ends.of(1, trained=True, metric='shuffled').mean():.3f}{_not_learned(excess.min(), before.min())}",
+    )
+
+
+def _falls_when_complex(ends: Ends) -> Claim:
+    facts: Stated = {
+        "id": "table1.complexity",
+        "source": SOURCE,
+        "statement": "with more latents per level the correlation goes down a bit",
+    }
+    drops: list[float] = []
+    before: list[float] = []
+    for trained, found in ((True, drops), (False, before)):
+        for layer in (0, 1):
+            means = ends.cell_means(layer, trained=trained).reset_index()
+            for _, cells in means.groupby(["classes", "children"]):
+                ordered = cells.sort_values(["latents_s0", "latents_s1"])["value"].to_numpy()
+                if len(ordered) > 1:
+                    found.append(float(ordered[0] - ordered[-1]))
+    if not drops:
+        return not_tested(**facts, reason="cells of one size of latents only were trained")
+    return judge(
+        min(drops) > 0,
+        **facts,
+        expected="NCorr with the fewest latents above that with the most, at both levels, all else equal",
+        measured=min(drops),
+        tolerance=0.0,
+        null=min(before),
+        null_description=f"the same difference in {UNTRAINED}",
+        evidence=f"smallest of {len(drops)} differences of cell means, mean {sum(drops) / len(drops):.3f}",
+    )
+
+
+def _peaks_early(alignment: pd.DataFrame) -> Claim:
+    """Not in the paper: what a number at the end of training hides."""
+    facts: Stated = {
+        "id": "table1.peaks_early",
+        "source": "not in the paper",
+        "statement": "alignment at s = 1 peaks during training and has fallen at its end",
+    }
+    chosen = alignment[(alignment["layer"] == 1) & alignment["metric"].isin(["NCorr", "shuffled"])]
+    wide = chosen.pivot_table(index=[*CELL, "seed"], columns=["metric", "step"], values="value")
+    curve, by_chance = wide["NCorr"].mean(), wide["shuffled"].mean()
+    if len(curve) < 3:
+        return not_tested(**facts, reason="fewer than three measurements along training")
+    fall, null = (
+        w[c.idxmax()] - w[c.index[-1]] for w, c in ((wide["NCorr"], curve), (wide["shuffled"], by_chance))
+    )
+    means = (
+        f"mean curve: {curve.iloc[0]:.3f} untrained, {curve.max():.3f} at step {curve.idxmax()}, "
+        f"{curve.iloc[-1]:.3f} at the end"
+    )
+    if len(fall) < 2:
+        return not_tested(**facts, reason=f"one run has no error to judge by ({means})")
+    error = float(fall.std() / len(fall) ** 0.5)
+    return judge(
+        bool(curve.idxmax() not in (0, curve.index[-1]) and fall.mean() > 2 * error),
+        **facts,
+        expected="a fall of more than two standard errors from a peak in between, of these latents or of any",
+        measured=float(fall.mean()),
+        tolerance=2 * error,
+        null=null.mean(),
+        null_description="the same fall, from its own peak, with the classes shuffled",
+        evidence=means,
+    )
+
+
+def _agrees_with_paper(ends: Ends, paper: pd.DataFrame, *, full_scale: bool) -> Claim:
+    facts: Stated = {
+        "id": "table1.paper",
+        "source": "JoMA Table 1",
+        "statement": "the correlations of Table 1, each mean +- deviation over 5 seeds",
+    }
+    if not full_scale:
+        return not_tested(**facts, reason=f"below the paper's scale (d = 1024, 10,000 steps), where {QUOTED}")
+    worst, worst_null, outside, cells = 0.0, 0.0, 0, 0
+    for layer in (0, 1):
+        theirs = paper[paper["layer"] == layer].set_index(CELL)
+        trained, untrained = ends.of(layer, trained=True), ends.cell_means(layer, trained=False)
+        for cell, values in trained.groupby(CELL):
+            if cell not in theirs.index:
+                continue
+            row = theirs.loc[cell]
+            deviation = _combined_deviation(row["deviation"], values.std() if len(values) > 1 else 0.0)
+            distance = abs(float(values.mean()) - row["value"]) / deviation
+            worst, cells, outside = max(worst, distance), cells + 1, outside + (distance > 2)
+            worst_null = max(worst_null, abs(float(untrained[cell]) - row["value"]) / deviation)
+    if not cells:
+        return not_tested(**facts, reason="none of the table's cells was trained")
+    return judge(
+        outside == 0,
+        **facts,
+        expected="every cell within two combined deviations",
+        measured=worst,
+        tolerance=2.0,
+        null=worst_null,
+        null_description=f"the same distance for {UNTRAINED}",
+        evidence=f"largest distance; {outside} of {cells} numbers lie outside",
+    )
+
+
+def _some_reading_agrees(readings: pd.DataFrame, *, full_scale: bool) -> Claim:
+    """Not in the paper: whether the choice of what its sentence leaves open explains its numbers."""
+    facts: Stated = {
+        "id": "table1.readings",
+        "source": "JoMA Table 1, the readings of its sentence",
+        "statement": "some reading of NCorr, the same in every cell, gives the numbers of s = 1",
+    }
+    if not full_scale:
+        return not_tested(**facts, reason=f"below the paper's scale (d = 1024, 10,000 steps), where {QUOTED}")
+    top = readings[(readings["level"] == 1) & (readings["layer"] == 1) & readings["paper"].notna()]
+    if top.empty:
+        return not_tested(**facts, reason="none of the table's cells was trained")
+    deviation = _combined_deviation(top["paper_deviation"], top["deviation"].fillna(0.0))
+    choices = list(OPTIONS)
+    distances = {
+        when: ((top[when] - top["paper"]).abs() / deviation).groupby([top[c] for c in choices]).max()
+        for when in ("trained", "untrained")
+    }
+    best = dict(zip(choices, distances["trained"].idxmin(), strict=True))
+    of_best, of_plain = top[plain(top, **best)], top[plain(top)]
+    named = ", ".join(f"{name}: {value}" for name, value in best.items())
+    return judge(
+        bool(distances["trained"].min() <= 2),
+        **facts,
+        expected="the best reading lies within two combined deviations in every cell",
+        measured=float(distances["trained"].min()),
+        tolerance=2.0,
+        null=float(distances["untrained"].min()),
+        null_description=f"the best reading's distance for {UNTRAINED}",
+        evidence=f"largest distance over {len(of_best)} cells, smallest over {len(distances['trained'])} "
+        f"readings, that of ({named}); its mean {of_best['trained'].mean():.3f} trained and "
+        f"{of_best['untrained'].mean():.3f} untrained, the plain reading's {of_plain['trained'].mean():.3f} "
+        f"and {of_plain['untrained'].mean():.3f}, the paper's {of_best['paper'].mean():.3f}; a null as near "
+        "says that the number is not learning",
+    )
+
+
+def _combined_deviation(theirs: float | pd.Series, ours: float | pd.Series) -> float | pd.Series:
+    """Table 1 prints two decimals: half a unit of the last, as a uniform error."""
+    return (theirs**2 + ours**2 + 0.01**2 / 12) ** 0.5

@@ -1,0 +1,1 @@
+"""What several experiments share: decoders, curves, recorded runs, trees."""

@@ -1,0 +1,221 @@
+"""The alarm: has this run's attention, residual stream or loss changed against its own past?
+
+Per head the logit of normalised entropy and the logarithm of the largest logit, per block the logarithm of
+the residual's root mean square: each becomes winsorised residuals, and one e-detector, averaged over all of
+them in both directions, bounds the probability that a healthy run ever alarms. The loss has a CUSUM at every
+step beside it. Where the run itself drifts or fluctuates more than the bound assumes, no probability is
+claimed. The procedure is ``joma.measures.change.detector``; what it is worth is measured
+by the experiment ``alarm``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from joma.instruments.monitor.messages import Entry, Message, place, seen_in
+from joma.measures.change.detector import Watched, began, comparable, looked
+from joma.measures.change.e_detector import DRIFT, VARIANCE, WEIGHTS, Evidence, threshold
+from joma.measures.change.loss import WINDOW, LossCusum
+from joma.measures.change.residuals import Moments, Past
+
+_STREAMS = ("normalised_entropy", "largest_logit", "residual_rms")
+_NAMES = {
+    "normalised_entropy": "attention_entropy",
+    "largest_logit": "largest_logit",
+    "residual_rms": "residual_rms",
+}
+
+
+@dataclass
+class ChangeAlarm:
+    """Fed with one look after the other; says at most one alarm until it is armed again.
+
+    Args:
+        looks: looks planned for the whole run; the bound holds for so many.
+        alpha: probability that a healthy run alarms at all.
+    """
+
+    looks: int
+    alpha: float
+    keys: list[tuple[str, str, int, int]] = field(default_factory=list)
+    """(metric, module, call, head) of each series; fixed by the first look."""
+    watched: Watched = field(default_factory=lambda: began(0))
+    quiet: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, 0), dtype=np.int64))
+    """Last step at which each series, falling and rising, was no farther out than the bound allows."""
+    raised: int | None = None
+
+    def look(self, table: pd.DataFrame) -> list[Message]:
+        """The messages of one step's table, as ``joma.instruments.monitor.monitor.Monitor`` makes it."""
+        rows = table[table["metric"].isin(_STREAMS)]
+        if rows.empty:
+            return []
+        step = int(rows["step"].iloc[0])
+        values = _series(rows)
+        if not self.keys:
+            self.keys = list(values)
+            self.watched = began(len(values))
+            self.quiet = np.full((2, len(values)), step, dtype=np.int64)
+        row = np.array([values.get(key, np.nan) for key in self.keys])
+        self.watched, residual = looked(self.watched, row, step)
+        # What still teaches what the past is says nothing, and is as quiet as can be.
+        signed = np.nan_to_num(np.stack([-residual, residual]))
+        self.quiet[signed <= DRIFT] = step
+        total = float(self.watched.evidence.total())
+        if self.raised is not None or total < threshold(self.looks, self.alpha):
+            return []
+        self.raised = step
+        return [self._message(step, rows)]
+
+    def invalid(self) -> str:
+        """Why the bound is not claimed for this run so far; empty where it is."""
+        if self.watched.looks > self.looks:
+            return (
+                f"the run was looked at {self.watched.looks} times, and {self.looks} were planned (steps=...)"
+            )
+        drift, variance = float(self.watched.drift), float(self.watched.variance)
+        if drift > DRIFT:
+            return f"the run drifts by {drift:.2f} deviations, more than the {DRIFT:g} that the bound allows"
+        if variance > VARIANCE:
+            return (
+                f"the run's slow fluctuations have {variance:.1f} times the variance of its scale, more than "
+                f"the {VARIANCE:g} that the bound allows"
+            )
+        return ""
+
+    def _message(self, step: int, rows: pd.DataFrame) -> Message:
+        number, direction = self.watched.evidence.strongest()
+        metric, module, call, head = self.keys[number]
+        entries = list(seen_in(rows))
+        own = [
+            row
+            for row in entries
+            if (row.metric, row.module, row.call) == (metric, module, call)
+            and (-1 if row.head is None else row.head) == head
+        ]
+        unseen = Entry(metric, module, call, None, None if head < 0 else head, np.nan)
+        where = place(own[0] if own else unseen, entries)
+        value = f" to {own[0].value:.3g}" if own else ""
+        what = f"{_NAMES[metric].replace('_', ' ')} {'rose' if direction > 0 else 'fell'}{value}"
+        since = int(self.quiet[(direction + 1) // 2, number])
+        reason = self.invalid()
+        sure = (
+            f"not valid here: {reason}"
+            if reason
+            else f"a healthy run alarms with probability at most {self.alpha:g}"
+        )
+        return Message(step, "not valid" if reason else "alarm", where, _NAMES[metric], what, since, sure)
+
+    def arm(self) -> None:
+        """Begin again: evidence is forgotten, what the run's past taught is kept."""
+        self.watched = self.watched.without_evidence()
+        self.raised = None
+
+    def as_state(self) -> dict[str, Any]:
+        """All of it, ready for JSON."""
+        return {
+            "looks": self.looks,
+            "alpha": self.alpha,
+            "keys": [list(key) for key in self.keys],
+            "watched": _plain(dataclasses.asdict(self.watched)),
+            "quiet": self.quiet.tolist(),
+            "raised": self.raised,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what ``as_state`` gave."""
+        self.keys = [tuple(key) for key in state["keys"]]
+        kept = state["watched"]
+        past = {name: np.array(value, dtype=float) for name, value in kept["past"].items()}
+        moments = {name: np.array(value, dtype=float) for name, value in kept["moments"].items()}
+        self.watched = Watched(
+            Past(**{**past, "known": past["known"].astype(np.int64)}),
+            Moments(**{**moments, "counted": moments["counted"].astype(np.int64)}),
+            Evidence(
+                np.array(kept["evidence"]["log_r"], dtype=float).reshape(2, len(self.keys), len(WEIGHTS))
+            ),
+            kept["looks"],
+            kept["first"],
+            kept["armed_at"],
+            np.array(kept["drift"], dtype=float),
+            np.array(kept["variance"], dtype=float),
+        )
+        self.quiet = np.array(state["quiet"], dtype=np.int64).reshape(2, -1)
+        self.raised = state["raised"]
+
+
+@dataclass
+class LossAlarm:
+    """CUSUM(6, 1) of the loss, at every step (``joma.measures.change.loss.LossCusum``).
+
+    A loss that is not finite is told at its own step. A CUSUM that came back to zero after its alarm was a
+    spike that recovered.
+    """
+
+    cusum: LossCusum = field(default_factory=LossCusum)
+    began: int = 0
+    raised: int | None = None
+    broken: bool = False
+
+    def step(self, step: int, loss: float) -> list[Message]:
+        """The messages of one step."""
+        if not np.isfinite(loss):
+            told = [] if self.broken else [self._message(step, f"the loss is {loss}", step)]
+            self.broken = True
+            return told
+        self.broken = False
+        if self.cusum.total == 0:
+            self.began = step
+        beyond = self.cusum.add(loss)
+        if beyond and self.raised is None:
+            self.raised = step
+            return [self._message(step, f"the loss rose to {loss:.3g}", self.began)]
+        if self.raised is not None and self.cusum.total == 0:
+            recovered, self.raised = self.raised, None
+            what = f"the loss rose at step {recovered} and has come back"
+            return [Message(step, "spike", "loss", "loss", what, recovered, "a loss that recovered")]
+        return []
+
+    def _message(self, step: int, what: str, since: int) -> Message:
+        sure = f"CUSUM(6, 1) over the last {WINDOW} quiet steps"
+        return Message(step, "alarm", "loss", "loss", what, since, sure)
+
+    def as_state(self) -> dict[str, Any]:
+        """All of it, ready for JSON."""
+        kept = {"began": self.began, "raised": self.raised, "broken": self.broken}
+        past = {name: list(getattr(self.cusum, name)) for name in ("reference", "excursion")}
+        own = {**vars(self.cusum), **past}
+        return {**kept, "cusum": own}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what ``as_state`` gave."""
+        own = state["cusum"]
+        reference, excursion = (deque(own[name], maxlen=WINDOW) for name in ("reference", "excursion"))
+        self.cusum = LossCusum(reference, excursion, own["total"])
+        self.began, self.raised, self.broken = state["began"], state["raised"], state["broken"]
+
+
+def _series(rows: pd.DataFrame) -> dict[tuple[str, str, int, int], float]:
+    """Each value on a scale on which its changes are comparable."""
+    found = {}
+    for row in seen_in(rows):
+        head = -1 if row.head is None else row.head
+        found[row.metric, row.module, row.call, head] = row.value
+    metrics = np.array([metric for metric, *_ in found])
+    values = np.array(list(found.values()))
+    for metric in _STREAMS:
+        values[metrics == metric] = comparable(metric, values[metrics == metric])
+    return dict(zip(found, values.tolist(), strict=True))
+
+
+def _plain(value: Any) -> Any:
+    """Arrays as lists, numbers of NumPy as numbers."""
+    if isinstance(value, dict):
+        return {key: _plain(member) for key, member in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

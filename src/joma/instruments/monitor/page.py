@@ -1,0 +1,73 @@
+"""A monitor's folder as a run that a page can show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from joma.core.files import whole_file
+from joma.core.style import style
+from joma.instruments.monitor.figure import draw_monitor
+from joma.instruments.monitor.folder import is_monitored, read_facts, read_messages, read_table
+from joma.instruments.monitor.messages import Message
+from joma.measures.attention.statistics import ATTENTION_ENTROPY
+from joma.runs.directory import Run
+
+_COURSES = (("loss", "the loss", ""), (ATTENTION_ENTROPY, "mean attention entropy", " nats"))
+_FIGURES = {"light": "figure.png", "dark": "figure-dark.png"}
+
+
+def find_monitored(directory: Path) -> list[Path]:
+    """The monitors' folders at or right below a directory, in order of their names."""
+    if is_monitored(directory):
+        return [directory]
+    return sorted(path for path in directory.iterdir() if path.is_dir() and is_monitored(path))
+
+
+def monitored_run(directory: Path) -> Run:
+    """What was measured so far, with its messages; the figure is drawn anew into the folder.
+
+    Raises:
+        InputError, RunDirectoryError: no monitor's folder, or a damaged one.
+    """
+    table, messages, facts = read_table(directory), read_messages(directory), read_facts(directory)
+    for theme, name in _FIGURES.items():
+        with style(theme), whole_file(directory / name) as temporary:
+            draw_monitor(table, messages).savefig(temporary)
+    told = [{**message.as_dict(), "to do": message.advice()} for message in messages]
+    settings = {
+        "experiment": "monitor",
+        "title": f"{facts.get('model')}, watched while it trained",
+        "subject": "papers",
+        "settings": facts,
+        "answer": _answer(table, messages),
+        "figure": draw_monitor.__doc__,
+    }
+    tables = {"messages": pd.DataFrame(told)} if told else {}
+    return Run(directory, settings, [], {**tables, "statistics": table})
+
+
+def _answer(table: pd.DataFrame, messages: list[Message]) -> list[str]:
+    if table.empty:
+        return ["Nothing was looked at yet."]
+    courses = [_course(table, *course) for course in _COURSES]
+    course = " and ".join(filter(None, courses))
+    kinds = [message.kind for message in messages]
+    told = f"{_count(kinds.count('alarm'), 'alarm')} and {_count(kinds.count('state'), 'state message')}"
+    first = f"Up to step {int(table['step'].max())}: {told}{course and '; '}{course}."
+    alarms = [message for message in messages if message.kind == "alarm"]
+    return [first, *(["The first alarm: " + alarms[0].sentence()] if alarms else [])]
+
+
+def _course(table: pd.DataFrame, metric: str, words: str, unit: str) -> str:
+    """Where the mean over heads began and where it stands."""
+    means = table[table["metric"] == metric].groupby("step")["value"].mean().dropna()
+    if len(means) < 2:
+        return ""
+    first, last = means.iloc[0], means.iloc[-1]
+    return f"{words} {'fell' if last < first else 'rose'} from {first:.3g} to {last:.3g}{unit}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,1 @@
+"""One member of a series, measured: here, on a cluster, fetched or placed."""

@@ -1,0 +1,209 @@
+"""How a checkpoint's weights differ from another's: the matrices, and the product of queries and keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from joma.checkpoints.checkpoint import Checkpoint
+from joma.checkpoints.families.matrices import Matrix, find_matrices
+from joma.checkpoints.families.sizes import sizes_for
+from joma.checkpoints.formats.shard import Rooms
+from joma.checkpoints.omissions import OMITTED
+from joma.core.errors import InputError
+from joma.core.threads import by_work
+from joma.instruments.track.measuring.rows import Row
+
+_BLOCK_ENTRIES = 2**20
+_RANK_TOLERANCE = 1e-14
+_ROUNDING = 1e-14
+"""Of the factors' norms, in float64."""
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """What the singular values s of a matrix say."""
+
+    norm: float
+    """The Frobenius norm."""
+    stable_rank: float
+    """|M|_F^2 / s_1^2; NaN of a zero matrix."""
+    spectral_entropy: float
+    """-sum_i p_i log p_i in nats, p_i = s_i^2 / |M|_F^2: log of the number of directions that carry the
+    matrix's energy (Roy and Vetterli's effective rank takes s_i in place of s_i^2); NaN of a zero matrix."""
+
+
+def spectrum_of(squares: Tensor) -> Spectrum:
+    """From the squared singular values, (n,) float64."""
+    squares = squares.clamp(min=0.0)
+    total = float(squares.sum())
+    if total == 0.0:
+        return Spectrum(0.0, math.nan, math.nan)
+    shares = squares / total
+    entropy = -float(torch.special.xlogy(shares, shares).sum())
+    return Spectrum(math.sqrt(total), total / float(squares.max()), entropy)
+
+
+def matrix_spectrum(matrix: Tensor) -> Spectrum:
+    """Of a matrix (rows, columns), by the eigenvalues of its smaller Gram matrix in float64.
+
+    The squares of small singular values lose their digits there, and carry nothing here.
+    """
+    tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
+    columns = tall.shape[1]
+    gram = torch.zeros(columns, columns, dtype=torch.float64)
+    rows = max(1, _BLOCK_ENTRIES // columns)
+    with by_work(matrix.numel()):
+        for first in range(0, tall.shape[0], rows):
+            block = tall[first : first + rows].double()
+            gram.addmm_(block.T, block)
+        return spectrum_of(torch.linalg.eigvalsh(gram))
+
+
+def product_spectrum(left: Tensor, right: Tensor) -> Spectrum:
+    """Of left^T right, for (r, d) and (r, d) with r small, without the d x d matrix.
+
+    With left^T = U R and right^T = V S, the singular values are those of R S^T (r x r).
+    """
+    with by_work(left.numel()):
+        r = torch.linalg.qr(left.double().T, mode="r").R
+        s = torch.linalg.qr(right.double().T, mode="r").R
+        values = torch.linalg.svdvals(r @ s.T)
+        # Where two products are the same, what is left of their difference is rounding.
+        rounding = _ROUNDING * torch.linalg.matrix_norm(r) * torch.linalg.matrix_norm(s)
+        least = torch.maximum(_RANK_TOLERANCE * values.max(), rounding)
+        return spectrum_of(torch.where(values > least, values.square(), 0.0))
+
+
+def changes(
+    now: Checkpoint,
+    earlier: Sequence[tuple[str, Checkpoint]],
+    roles: Iterable[str],
+    layers: Iterable[int] | None = None,
+    rooms: Rooms | None = None,
+) -> list[Row]:
+    """Spectra of W(t) - W(t') of every matrix, and of Q^T K and its change of every head.
+
+    Tensor by tensor, each read once of every checkpoint: no more than a few matrices are in memory at a time.
+    Q^T K is the head's bilinear form between residual streams, before rotary positions, norms and the scale.
+
+    Args:
+        now: the checkpoint at t.
+        earlier: what it is compared with, each with its name: ``previous``, ``first``.
+        roles: of the matrices, as of ``joma.checkpoints.ranks.probe_weights``.
+        layers: numbers of the layers; all by default.
+        rooms: where tensors are read into, for the next call to use again.
+
+    Returns:
+        A row per number; ``against`` is empty for Q^T K itself. Where no layer has a Q-K product, one row of
+        metric ``omitted`` with the reason.
+
+    Raises:
+        InputError: a tensor that holds NaN or infinities, or has another shape than in another checkpoint.
+    """
+    shapes = {name: weight.shape for name, weight in now.weights.items() if not weight.problem}
+    wanted, chosen = set(roles), None if layers is None else set(layers)
+    by_tensor: dict[str, list[Matrix]] = {}
+    for matrix in find_matrices(shapes, now.config):
+        if matrix.role in wanted and (chosen is None or matrix.layer in chosen):
+            by_tensor.setdefault(matrix.tensor, []).append(matrix)
+    rooms = Rooms() if rooms is None else rooms
+    names = [name for name, _ in earlier]
+    checkpoints = [("now", now), *earlier]
+    halves: dict[tuple[str, int | None, str], dict[str, list[Tensor]]] = {}
+    rows: list[Row] = []
+    reason, products = "no layer has queries and keys apart", False
+    for tensor, matrices in by_tensor.items():
+        read = [(name, one.weight(tensor, rooms[name])) for name, one in checkpoints]
+        for matrix in matrices:
+            weights = [rooms[f"float {name}"].as_floats(matrix.take(one)) for name, one in read]
+            _check(matrix, weights, [one for _, one in checkpoints])
+            for name, other in zip(names, weights[1:], strict=True):
+                difference = rooms["difference"].floats(other.shape)
+                torch.sub(weights[0], other, out=difference)
+                rows += _rows(matrix, None, name, matrix_spectrum(difference), now)
+            if matrix.role not in ("query", "key"):
+                continue
+            # Copies, since the next tensor is read into the same room.
+            pair = halves.setdefault((matrix.stack, matrix.layer, matrix.expert), {})
+            pair[matrix.role] = [weight.clone() for weight in weights]
+            if len(pair) == 2:
+                try:
+                    rows += [
+                        row
+                        for head, against, found in _products(
+                            pair["query"], pair["key"], sizes_for(now.config or {}, tensor).heads, names
+                        )
+                        for row in _rows(matrix, head, against, found, now)
+                    ]
+                    products = True
+                except _NoHeadsError as error:
+                    reason = str(error)
+                pair.clear()
+    if not products:
+        rows.append(_omitted(f"no product of queries and keys: {reason}"))
+    return rows
+
+
+class _NoHeadsError(Exception):
+    """Queries and keys that cannot be taken apart by head, and why."""
+
+
+def _check(matrix: Matrix, weights: Sequence[Tensor], checkpoints: Sequence[Checkpoint]) -> None:
+    shape = weights[0].shape
+    for weight, checkpoint in zip(weights, checkpoints, strict=True):
+        if weight.shape != shape:
+            raise InputError(
+                f"{checkpoint.path}: {matrix.tensor} has the shape {tuple(weight.shape)}, another checkpoint "
+                f"of the series {tuple(shape)}; they are not of one run."
+            )
+        # A sum is cheap, and not finite where an entry is not.
+        if not math.isfinite(float(weight.sum())) and not bool(weight.isfinite().all()):
+            raise InputError(f"{checkpoint.path}: {matrix.tensor} holds NaN or infinities; the run diverged.")
+
+
+def _products(
+    queries: Sequence[Tensor], keys: Sequence[Tensor], heads: int | None, names: Sequence[str]
+) -> Iterator[tuple[int, str, Spectrum]]:
+    """(head, against, spectrum) of Q^T K now, and of its change since each of the earlier ones."""
+    rows, key_rows = queries[0].shape[0], keys[0].shape[0]
+    if heads is None:
+        raise _NoHeadsError("the config tells no number of heads")
+    size, left = divmod(rows, heads)
+    if left or not size or key_rows % size:
+        raise _NoHeadsError(f"{rows} rows of queries and {key_rows} of keys are not {heads} heads")
+    share = heads // max(1, key_rows // size)
+    for head in range(heads):
+        q = [_head(one, head, size) for one in queries]
+        k = [_head(one, head // share, size) for one in keys]
+        yield head, "", product_spectrum(q[0], k[0])
+        for name, other_q, other_k in zip(names, q[1:], k[1:], strict=True):
+            # Q^T K - Q'^T K' as one product.
+            yield head, name, product_spectrum(torch.cat([q[0], -other_q]), torch.cat([k[0], other_k]))
+
+
+def _head(weight: Tensor, head: int, size: int) -> Tensor:
+    return weight[head * size : (head + 1) * size]
+
+
+def _rows(matrix: Matrix, head: int | None, against: str, found: Spectrum, now: Checkpoint) -> list[Row]:
+    kind = "" if not against else "change_"
+    role = matrix.role if head is None else "query_key"
+    dtype = now.weights[matrix.tensor].dtype
+    values = (
+        ("norm", found.norm, ""),
+        ("stable_rank", found.stable_rank, ""),
+        ("spectral_entropy", found.spectral_entropy, "nats"),
+    )
+    place = (matrix.layer, matrix.stack, matrix.expert, head, role)
+    return [
+        Row(*place, f"{kind}{metric}", against, value, unit, None, dtype) for metric, value, unit in values
+    ]
+
+
+def _omitted(reason: str) -> Row:
+    return Row(None, "", "", None, "query_key", OMITTED, "", math.nan, "", None, "", reason=reason)

@@ -1,0 +1,305 @@
+"""One series measured: each content once, each checkpoint against its neighbour and the first."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from joma.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from joma.checkpoints.formats.shard import Rooms
+from joma.checkpoints.omissions import OMITTED
+from joma.checkpoints.series.members import Member, Note, lines, notes_on, select
+from joma.checkpoints.series.sources.find import find_series
+from joma.checkpoints.series.sources.source import Series, kept_of
+from joma.core.errors import InputError, JomaError
+from joma.core.files import Json, is_there, user_path
+from joma.core.memory import hand_back
+from joma.instruments.track import TrackRun
+from joma.instruments.track.measuring.elsewhere import compute, on_text, parts_of
+from joma.instruments.track.measuring.fetching import Fetched
+from joma.instruments.track.measuring.parts import Kept, Parts
+from joma.instruments.track.measuring.placing import Piece, notes_of_omissions, placed
+from joma.instruments.track.measuring.reading import DETAILS, check_reading
+from joma.instruments.track.measuring.weights import changes_table, wanted_tensors, weights_table
+
+_TWICE = "same step"
+_NO_TEXT = "no text was given, so weights alone were measured: --text adds attention entropy and loss"
+
+
+def checked(settings: TrackRun) -> None:
+    """Raises InputError where no checkpoint could be measured with these settings."""
+    settings.check_complete()
+    if settings.reads_text:
+        check_reading(settings.reading, settings.sections, settings.statistics)
+
+
+def measure_one(settings: TrackRun, path: Path) -> None:
+    """One checkpoint alone, as it is measured in its series but for the changes since the first."""
+    checkpoint = open_checkpoint(path)
+    weights_table(checkpoint, settings.layers)
+    if settings.changes:
+        changes_table(checkpoint, [("previous", checkpoint)], settings.layers)
+    if settings.reads_text:
+        on_text(settings, path)
+
+
+def _unreadable(member: Member, error: JomaError) -> Note:
+    text = str(error)
+    return Note(
+        "unreadable", member.name, text if member.name in text else f"{member.name}: {text}", lost=True
+    )
+
+
+@dataclass
+class Measured:
+    """One series, measured."""
+
+    settings: TrackRun
+    series: str
+    """``A``, or ``B`` for the one laid beside it."""
+    named: tuple[str, ...]
+    parts: Parts
+    notes: list[Note] = field(default_factory=list)
+    values: list[Piece] = field(default_factory=list)
+    details: dict[str, list[Piece]] = field(default_factory=dict)
+    """Of a probe's sections, the tables themselves."""
+    same_as: dict[str, str] = field(default_factory=dict)
+    rooms: Rooms = field(default_factory=Rooms)
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """``checkpoints``, ``notes``, ``values``, and of a probe's sections their own tables."""
+        settings = self.settings
+        revisions = settings.revisions if self.series == "A" else ("all",)
+        found = find_series(self.named, revisions)
+        chosen = select(found.members, revisions, found.lost)
+        # Which of two of one step is followed is decided among those that can be read.
+        self.notes = [*found.notes, *(note for note in notes_on(chosen) if note.kind != _TWICE)]
+        contents = self._contents(found, chosen)
+        if len(contents) == 1:
+            self.notes.append(
+                Note("alone", contents[0].name, f"{contents[0].name} is the only checkpoint: no curve")
+            )
+        if not (settings.reading.reads or settings.weights):
+            self.notes.append(Note("weights alone", "", _NO_TEXT))
+        gone = self._gone(found)
+        if self.parts.progress.elsewhere and found.distant:
+            raise InputError(
+                "joma track: a series of the hub is fetched and measured by one machine; leave --executor "
+                "out."
+            )
+        if self.parts.progress.elsewhere:
+            for line in lines(contents):
+                compute(self.parts.progress, parts_of(settings, found, line, self._words))
+        with self._fetched(found) as fetched:
+            for line in lines([*contents, *gone]):
+                self._follow(found, line, fetched, gone)
+        tables = {name: placed(self.series, kept) for name, kept in self.details.items()}
+        values = placed(self.series, self.values)
+        if len(values):
+            self.notes += notes_of_omissions(values)
+            values = values[values["metric"] != OMITTED].drop(columns=["tensor", "reason"])
+        tables["values"] = values.reset_index(drop=True)
+        rows = [self._row(member) for line in lines([*chosen, *gone]) for member in line]
+        return {"checkpoints": pd.DataFrame(rows), "notes": self._notes(), **tables}
+
+    def _gone(self, found: Series) -> list[Member]:
+        """Checkpoints that were measured while the series was followed, and have been removed since."""
+        if not self.settings.follow:
+            return []
+        listed = {member.name for member in found.members}
+        kept = [one for (series, _), one in self.parts.checkpoints.items() if series == self.series]
+        gone = [one.values[0] for one in kept if one.values[0].name not in listed]
+        self.notes += [
+            Note("gone", one.name, f"{one.name} was measured and is gone since; its numbers stay")
+            for one in gone
+        ]
+        return gone
+
+    def _contents(self, found: Series, chosen: Sequence[Member]) -> list[Member]:
+        """Each content once, without steps that occur twice, and without what cannot be read as it lies."""
+        readable = []
+        signatures = {}
+        for member in chosen:
+            try:
+                signatures[member.name] = self._shapes(found, member)
+                readable.append(member)
+            except JomaError as error:
+                self.notes.append(_unreadable(member, error))
+        known = [one for one in signatures.values() if one]
+        usual = max(known, key=known.count, default="")
+        for member in readable:
+            if signatures[member.name] not in ("", usual):
+                text = f"{member.name} has tensors of other names or shapes (or another vocabulary) than most"
+                self.notes.append(Note("shapes", member.name, text, lost=True))
+        readable = [one for one in readable if signatures[one.name] in ("", usual)]
+        same_step = [note for note in notes_on(readable) if note.kind == _TWICE]
+        self.notes += same_step
+        twice = {note.member for note in same_step}
+        readable = [one for one in readable if one.name not in twice]
+        for group in found.identical(readable):
+            kept = {name: one.name for name, one in kept_of(group, readable).items()}
+            self.same_as |= {name: one for name, one in kept.items() if name != one}
+            once = list(dict.fromkeys(kept.values()))
+            count = f"as {once[0]}" if len(once) == 1 else f"in each line: as {', '.join(once)}"
+            text = f"{', '.join(one.name for one in group)} are the same bytes; they count once, {count}"
+            self.notes.append(Note("identical", once[0], text))
+        return [member for member in readable if member.name not in self.same_as]
+
+    def _shapes(self, found: Series, member: Member) -> str:
+        """Names and shapes; where looking costs a transfer, it is looked once."""
+        if not found.distant:
+            return found.shapes(member)
+        table = self.parts.part(
+            f"shapes-{found.content(member)[:16]}", lambda: pd.DataFrame({"shapes": [found.shapes(member)]})
+        )
+        return str(table["shapes"].iloc[0])
+
+    @contextmanager
+    def _fetched(self, found: Series) -> Iterator[Fetched]:
+        wanted = None if self.settings.reads_text else wanted_tensors(self.settings.layers)
+        keep = self.settings.keep_downloads
+        kept = self.parts.progress.checkpoint_folder("fetched")
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(keep).expanduser() if keep else kept or Path(temporary)
+            fetched = Fetched(found, wanted, folder, keep=bool(keep))
+            try:
+                yield fetched
+            finally:
+                fetched.close()
+
+    def _follow(
+        self, found: Series, line: Sequence[Member], fetched: Fetched, gone: Sequence[Member]
+    ) -> None:
+        """The checkpoints of one line, each against its neighbour and against the first."""
+        before: list[Member] = []
+        pairs = [*pairwise(line), (line[-1], None)]
+        label = f"checkpoints {self.series}" if self.settings.against else "checkpoints"
+        for member, following in self.parts.progress.track(pairs, label, total=len(pairs)):
+            earlier = [("previous", before[-1]), ("first", before[0])] if before else []
+            earlier = [(name, one) for name, one in earlier if one not in gone]
+            last = before[-1] if before else None
+            try:
+                kept = self._kept(found, member, last, gone)
+                if kept is not None:
+                    self._take(kept)
+                    before.append(member)
+                    continue
+                tables = self._weights(found, member, earlier, following, fetched)
+            except JomaError as error:
+                self.notes.append(_unreadable(member, error))
+                fetched.done(member)
+                continue
+            details = self._text(found, member, fetched) if self.settings.reads_text else {}
+            tables += [table for name, table in details.items() if name == "values"]
+            pieces = {name: (member, last, [table]) for name, table in details.items() if name != "values"}
+            self._take(Kept(found.content(member), (member, last, tables), pieces))
+            hand_back()
+            if len(before) > 1:
+                fetched.done(before[-1])
+            before.append(member)
+        for member in before[:1] + before[-1:]:
+            fetched.done(member)
+
+    def _kept(
+        self, found: Series, member: Member, last: Member | None, gone: Sequence[Member]
+    ) -> Kept | None:
+        """What was measured of it before, if it is gone, or stands where and as it did."""
+        kept = self.parts.checkpoints.get((self.series, member.name))
+        if kept is None or member in gone:
+            return kept
+        return kept if kept.values[1] == last and kept.content == found.content(member) else None
+
+    def _weights(
+        self,
+        found: Series,
+        member: Member,
+        earlier: Sequence[tuple[str, Member]],
+        following: Member | None,
+        fetched: Fetched,
+    ) -> list[pd.DataFrame]:
+        layers, key = self.settings.layers, found.content(member)[:16]
+
+        def here() -> Checkpoint:
+            opened = fetched.checkpoint(member)
+            if following is not None:
+                fetched.ahead(following)
+            return opened
+
+        def changed() -> pd.DataFrame:
+            now = here()
+            others = [(name, fetched.checkpoint(one)) for name, one in earlier]
+            return changes_table(now, others, layers, self.rooms)
+
+        tables = [self.parts.part(f"weights-{key}", lambda: weights_table(here(), layers, self.rooms))]
+        if self.settings.changes:
+            others = [found.content(one)[:16] for _, one in earlier]
+            tables.append(self.parts.part("-".join(["changes", key, *others]), changed))
+        return tables
+
+    def _take(self, kept: Kept) -> None:
+        member, *_ = kept.values
+        self.parts.checkpoints[self.series, member.name] = kept
+        self.values.append(kept.values)
+        for name, piece in kept.details.items():
+            self.details.setdefault(name, []).append(piece)
+
+    def _text(self, found: Series, member: Member, fetched: Fetched) -> dict[str, pd.DataFrame]:
+        """What it does on the text, ``values`` and details; its weights count even where it cannot read."""
+        key = found.content(member)[:16] + self._words
+        details = [name for name in self.settings.sections if name in DETAILS]
+        names = {name: f"text-{key}{'' if name == 'values' else f'-{name}'}" for name in ("values", *details)}
+        try:
+            return self.parts.several(names, lambda: on_text(self.settings, fetched.path(member)))
+        except JomaError as error:
+            text = f"{member.name} cannot read the text: {error}"
+            self.notes.append(Note("text", member.name, text, lost=True))
+            return {}
+
+    @cached_property
+    def _words(self) -> str:
+        """Tells the text and the tokenizer from others under their names; empty where these are not here."""
+        reading = self.settings.reading
+        digest, read = hashlib.sha256(), False
+        for path in (user_path(name) for name in (reading.text, reading.tokenizer) if name):
+            inside = sorted(path.rglob("*")) if is_there(path) and path.is_dir() else [path]
+            for file in filter(os.path.isfile, inside):  # a pipe would be waited for
+                # Who reads the text says why it cannot be read.
+                with contextlib.suppress(OSError), open(file, "rb") as opened:
+                    digest.update(str(file.relative_to(path)).encode())
+                    digest.update(hashlib.file_digest(opened, "sha256").digest())
+                    read = True
+        return f"-{digest.hexdigest()[:8]}" if read else ""
+
+    def _row(self, member: Member) -> dict[str, Json]:
+        measured = {one.name for one, *_ in self.values}
+        dated = datetime.fromtimestamp(member.date, UTC).isoformat() if np.isfinite(member.date) else ""
+        return {
+            "series": self.series,
+            "checkpoint": member.name,
+            "line": member.place.line_name,
+            "step": member.place.step,
+            "unit": member.place.unit,
+            "tokens": np.nan if member.place.tokens is None else member.place.tokens,
+            "date": dated,
+            "bytes": member.size,
+            "same_as": self.same_as.get(member.name, ""),
+            "measured": member.name in measured,
+        }
+
+    def _notes(self) -> pd.DataFrame:
+        rows = [(self.series, note.kind, note.member, note.text, note.lost) for note in self.notes]
+        return pd.DataFrame(rows, columns=["series", "kind", "checkpoint", "text", "lost"]).astype(
+            {"lost": bool}
+        )

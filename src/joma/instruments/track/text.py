@@ -1,0 +1,43 @@
+"""What was found along a series, as a terminal shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from joma.instruments.track import TrackRun
+
+
+def printed(settings: TrackRun, tables: Mapping[str, pd.DataFrame]) -> str:
+    """One line per checkpoint, the dips, and everything that was noticed."""
+    members, notes, found = tables["checkpoints"], tables["notes"], tables["bounces"]
+    shown = ["checkpoint", "step", "bytes", "same_as", "measured"]
+    shown = ["series", *shown] if settings.against else shown
+    words = [members[shown].to_string(index=False)]
+    dips = found[found["verdict"] == "bounces"]
+    if len(dips):
+        shown = [
+            "line",
+            "layer",
+            "head",
+            "matrix",
+            "metric",
+            "dip_step",
+            "dip_from",
+            "dip_to",
+            "rebound_step",
+        ]
+        shown = [name for name in shown if dips[name].astype(str).ne("").any()]
+        words.append(dips[[*shown, "dip_probability", "rebound_probability"]].head(40).to_string(index=False))
+    for heading, kept in (("not measured", notes[notes["lost"]]), ("noticed", notes[~notes["lost"]])):
+        if len(kept):
+            words.append(
+                "\n".join(
+                    [
+                        f"{heading}:",
+                        *(f"  {kind}: {text}" for kind, text in zip(kept["kind"], kept["text"], strict=True)),
+                    ]
+                )
+            )
+    return "\n\n".join(words)

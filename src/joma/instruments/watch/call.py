@@ -1,0 +1,176 @@
+"""One attention call as it was captured: what its scores are made of, in one layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from joma.core.errors import InputError
+from joma.measures.attention.visible_keys import additive
+
+Route = Literal["registry", "kernel", "fused", "softmax"]
+
+_MASK_CONSTANT = -9_000.0
+"""Additive masks of 0 and constants such as -10,000 hide; they are no bias."""
+
+_MASK_VALUES = 4
+"""Nothing, what hides the future, what hides padding, and their sum."""
+
+_VANISHING = 80.0
+"""Scores so far below the row's largest leave nothing of a key."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionCall:
+    """One call of attention: what its scores are made of.
+
+    Either ``query`` (batch, heads, queries, size) and ``key`` (batch, key heads, keys, size), with
+    all that turns their product into scores, or the scores themselves, ``logits`` (batch, heads,
+    queries, keys). ``keep`` is True where a key may be seen and ``bias`` is added to the scores;
+    both broadcast to the scores. ``causal``: query i sees the keys 0 to i (queries and keys are then
+    equally many). ``sinks`` (heads,) are logits of a column without a key.
+    """
+
+    route: Route
+    operation: str
+    dtype: torch.dtype
+    query: Tensor | None = None
+    key: Tensor | None = None
+    scale: float = 1.0
+    causal: bool = False
+    keep: Tensor | None = None
+    bias: Tensor | None = None
+    softcap: float | None = None
+    window: int | None = None
+    sinks: Tensor | None = None
+    logits: Tensor | None = None
+    positions: bool = True
+    """Whether a query's and a key's index along the scores are token positions."""
+    padding: Tensor | None = None
+    """(batch, queries), True where the operation itself knows the query to be padding."""
+    asking: frozenset[int] = frozenset()
+    """The inputs that the queries go back to, by ``joma.instruments.watch.lineage.Lineage``."""
+    answering: frozenset[int] = frozenset()
+    """Those of the keys."""
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Batch, heads, queries, keys."""
+        if self.logits is not None:
+            batch, heads, queries, keys = self.logits.shape
+        else:
+            assert self.query is not None
+            assert self.key is not None
+            batch, heads, queries = self.query.shape[:3]
+            keys = self.key.shape[2]
+        return batch, heads, queries, keys
+
+    @property
+    def among_themselves(self) -> bool:
+        """Whether queries and keys are the same tokens: as many, and computed from a common input."""
+        _, _, queries, keys = self.shape
+        return queries == keys and bool(self.asking & self.answering)
+
+    def tokens_seen(self) -> Tensor | None:
+        """(batch, keys), False for tokens that no query sees, not even the token itself."""
+        if self.keep is None or self.keep.ndim < 4:
+            return None
+        batch, _, queries, keys = self.shape
+        return self.keep.expand(batch, -1, queries, keys).any(1).any(1)
+
+    def keys_seen(self, asks: Tensor) -> Tensor:
+        """(batch, keys): which keys some query of those that ask, (batch, queries), sees."""
+        batch, _, queries, keys = self.shape
+        pairs = asks.expand(batch, -1)[:, None, :, None].expand(-1, 1, queries, keys)
+        if self.causal:
+            pairs = pairs & torch.ones(queries, keys, dtype=torch.bool, device=pairs.device).tril()
+        if self.keep is not None:
+            pairs = pairs & self.keep
+        if self.logits is not None:
+            pairs = pairs & (self.logits > self.logits.amax(-1, keepdim=True) - _VANISHING)
+        elif self.bias is not None:
+            pairs = pairs & (self.bias > self.bias.amax(-1, keepdim=True) - _VANISHING)
+        return pairs.any(dim=2).any(dim=1)
+
+    def hides(self, asks: Tensor, answers: Tensor) -> bool:
+        """Whether the queries (batch, queries) that ask see no key (batch, keys) that does not answer."""
+        return not bool((self.keys_seen(asks) & ~answers).any())
+
+
+def scaled_dot_product_call(
+    route: Route,
+    operation: str,
+    query: Tensor,
+    key: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    **further: Any,
+) -> AttentionCall:
+    """The call that ``F.scaled_dot_product_attention`` makes of these arguments.
+
+    ``mask`` as it comes: bool (True = keep) or added to the scores. ``causal`` is aligned at the
+    first query and the first key, whatever their numbers, as PyTorch defines it.
+    """
+    query, key = four_dimensional(query), four_dimensional(key)
+    keep, bias = split_mask(mask)
+    if causal:
+        queries, keys = query.shape[2], key.shape[2]
+        if keys > queries:  # no query sees the keys beyond the last query
+            key = key[:, :, :queries]
+            keep, bias = (None if m is None or m.shape[-1] == 1 else m[..., :queries] for m in (keep, bias))
+        elif keys < queries:
+            triangle = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril()
+            keep = triangle if keep is None else keep & triangle
+            causal = False
+    return AttentionCall(
+        route=route,
+        operation=operation,
+        dtype=query.dtype,
+        query=query.detach(),
+        key=key.detach(),
+        scale=query.shape[-1] ** -0.5 if scale is None else float(scale),
+        causal=causal,
+        keep=keep,
+        bias=bias,
+        **further,
+    )
+
+
+def four_dimensional(tensor: Tensor) -> Tensor:
+    """(batch..., heads, tokens, size) with one batch dimension, whatever their number was."""
+    if tensor.ndim < 4:
+        return tensor.reshape(*(1,) * (4 - tensor.ndim), *tensor.shape)
+    return tensor if tensor.ndim == 4 else tensor.flatten(0, tensor.ndim - 4)
+
+
+def split_mask(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """A mask as models write it -> (keep, bias): which keys may be seen, and what is added.
+
+    Bool masks are True where a key may be seen. Additive masks hide with -inf, with the smallest
+    number of their dtype (which would swamp every score if it were taken for a bias), or with a
+    constant such as -10,000 beside zeros. What remains, if it is not all zero, is the bias.
+    """
+    if mask is None:
+        return None, None
+    mask = mask.detach()
+    mask = mask if mask.ndim <= 4 else mask.flatten(0, mask.ndim - 4)
+    if mask.dtype == torch.bool:
+        return mask, None
+    if not mask.dtype.is_floating_point:
+        raise InputError(f"an attention mask of dtype {mask.dtype} is neither bool nor floating point.")
+    low = mask <= _MASK_CONSTANT
+    if bool(((mask == 0) | low).all()) and (not bool(low.any()) or _only_hides(mask)):
+        return (~low if bool(low.any()) else None), None
+    keep, bias = additive(mask, mask=True)
+    return (None if bool(keep.all()) else keep), bias
+
+
+def _only_hides(mask: Tensor) -> bool:
+    """Whether a mask of zeros and large negative numbers says nothing else: few numbers, and their sums."""
+    values = torch.unique(mask)
+    return len(values) <= _MASK_VALUES and (len(values) == 1 or bool((values == 0).any()))

@@ -1,0 +1,374 @@
+"""From a softmax to an attention: where its probabilities go says what it was, and how it is laid out.
+
+A softmax is an attention when its probabilities enter a matrix product that sums over the softmax's axis,
+the keys. The axis of the product's rows are the queries, whichever place it has among the scores' axes.
+Probabilities are followed through casts, dropout, copies and concatenations: slices (of a loop over heads
+or samples) that enter one product together are put together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+from torch import SymInt, Tensor
+
+from joma.core.errors import InputError
+from joma.instruments.watch.call import AttentionCall
+from joma.instruments.watch.lineage import (
+    Argument,
+    Lineage,
+    Memory,
+    Origin,
+    Product,
+    is_channel,
+    same_storage,
+    storage_of,
+    tensors,
+)
+from joma.instruments.watch.owners import Place
+from joma.measures.attention.visible_keys import hidden_scores
+
+Strides = tuple[int, ...]
+
+
+@dataclass
+class _Carrier:
+    """A piece of memory that holds a softmax's probabilities, whole or rescaled."""
+
+    memory: Memory
+    strides: Strides | None
+    """Of the scores' axes in it; None where that was lost on the way."""
+    offset: int
+
+
+@dataclass(eq=False)
+class Candidate:
+    """A softmax that waits to see where its probabilities go."""
+
+    operation: str
+    scores: Tensor
+    dim: int
+    channels: tuple[bool, ...]
+    """Which axes of the scores are channels."""
+    origin: Origin
+    place: Place
+    own: bool = False
+    """Whether the scores are a copy."""
+    why_not: str = "its probabilities enter no matrix product"
+    carriers: dict[int, _Carrier] = field(default_factory=dict)
+
+    def alive(self) -> bool:
+        """Whether its probabilities are still there."""
+        return any(not carrier.memory.gone() for carrier in self.carriers.values())
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is told of a candidate."""
+
+    attention: Callable[[AttentionCall, Place], Callable[[str], None] | None]
+    """A call of attention; returns how it is taken back, with the reason."""
+    excluded: Callable[[str, str, Place], None]
+    """A softmax that is no attention: its operation, the reason, where it ran."""
+    opaque: Callable[[str, str], None]
+
+
+class Candidates:
+    """The softmaxes of a pass that wait."""
+
+    def __init__(self, lineage: Lineage, report: Report) -> None:
+        self.lineage, self.report = lineage, report
+        self.waiting: dict[Candidate, None] = {}
+        self._by_memory: dict[int, dict[Candidate, None]] = {}
+        self._taken_back: dict[Candidate, Callable[[str], None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.waiting)
+
+    def add(
+        self, operation: str, given: Tensor, copy: Tensor | None, dim: int, made: Tensor, place: Place
+    ) -> None:
+        """A softmax over a dimension has been computed; ``copy`` of the scores, where it overwrote them."""
+        for candidate in [one for one in self.waiting if not one.alive()]:
+            self._give_up(candidate)
+        origin = self.lineage.of(given)
+        channels = tuple(is_channel(given, axis, origin) for axis in range(given.ndim))
+        scores = given.detach() if copy is None else copy
+        candidate = Candidate(
+            operation, scores, dim % given.ndim, channels, origin, place, own=copy is not None
+        )
+        self.waiting[candidate] = None
+        self._carry(candidate, made, made.stride(), made.storage_offset())
+
+    def flush(self) -> None:
+        """The pass is over: what still waits has entered no product."""
+        for candidate in list(self.waiting):
+            self._give_up(candidate)
+        self._taken_back.clear()
+
+    def before_writing(self, written: Tensor) -> None:
+        """Scores that are about to be overwritten are copied first."""
+        for candidate in self.waiting:
+            if not candidate.own and same_storage(candidate.scores, written):
+                candidate.scores, candidate.own = candidate.scores.clone(), True
+
+    def follow(self, name: str, args: Sequence[Argument], result: Argument, product: Product | None) -> None:
+        """An operation has run: probabilities may have been carried on, or have entered a product."""
+        if product is not None:
+            made = next(tensors((result,)), None)
+            for which, factor in enumerate(product.factors):
+                group = self._by_memory.get(storage_of(factor))
+                if group and made is not None:
+                    self._enter(product, which, list(group), made)
+            return
+        if name in ("aten::cat", "aten::stack") and isinstance(args[0], list | tuple):
+            self._joined(name, list(tensors(args[0])), args[1] if len(args) > 1 else 0, result)
+            return
+        for operand in tensors(args):
+            group = self._by_memory.get(storage_of(operand))
+            if not group:
+                continue
+            for made in tensors((result,)):
+                if made.is_floating_point() and not same_storage(made, operand):
+                    for candidate in list(group):
+                        strides = carried(candidate.carriers[storage_of(operand)].strides, operand, made)
+                        if strides is not None or made.numel() == operand.numel() or "pad" in name:
+                            self._carry(candidate, made, strides, made.storage_offset())
+
+    def _joined(self, name: str, operands: list[Tensor], dim: Argument, result: Argument) -> None:
+        made = next(tensors((result,)), None)
+        if made is None or not isinstance(dim, int):
+            return
+        dim, at = dim % made.ndim, int(made.storage_offset())
+        for operand in operands:  # of one dimension and empty, one may be joined to any
+            part = operand.unsqueeze(dim) if name == "aten::stack" else operand
+            for candidate in list(self._by_memory.get(storage_of(operand), ())):
+                strides = carried(candidate.carriers[storage_of(operand)].strides, part, made, along=dim)
+                self._carry(candidate, made, strides, at)
+            at += made.stride(dim) * (part.shape[dim] if part.ndim == made.ndim else 0)
+
+    def _carry(
+        self, candidate: Candidate, made: Tensor, strides: Strides | None, offset: int | SymInt
+    ) -> None:
+        memory = storage_of(made)
+        candidate.carriers[memory] = _Carrier(Memory(made), strides, int(offset))
+        self._by_memory.setdefault(memory, {})[candidate] = None
+
+    def _drop(self, candidate: Candidate) -> None:
+        self.waiting.pop(candidate, None)
+        for memory in candidate.carriers:
+            group = self._by_memory.get(memory, {})
+            group.pop(candidate, None)
+            if not group:
+                self._by_memory.pop(memory, None)
+
+    def _give_up(self, candidate: Candidate) -> None:
+        self._drop(candidate)
+        if candidate.channels[candidate.dim]:
+            candidate.why_not = _CHANNELS
+        self.report.excluded(candidate.operation, candidate.why_not, candidate.place)
+
+    def _enter(self, product: Product, which: int, group: list[Candidate], made: Tensor) -> None:
+        factor, other = product.factors[which], product.factors[1 - which]
+        letters = product.letters[which]
+        value = self.lineage.of(other)
+        for one in _put_together(group, storage_of(factor)):
+            first = one.members[0]
+            dims = one.dims_in(factor)
+            if dims is not None:
+                key = dims[one.dim]
+                if key is None:  # a single key
+                    summed = any(x not in product.out and factor.shape[d] == 1 for d, x in enumerate(letters))
+                else:
+                    summed = letters[key] not in product.out
+                if not summed:
+                    for candidate in one.members:
+                        candidate.why_not = (
+                            "a product keeps the axis of its probabilities, and sums over another"
+                        )
+                    if key is not None:
+                        self.lineage.mark(made, product.out.index(letters[key]))
+                    continue
+            if value.weights:
+                for candidate in one.members:
+                    candidate.why_not = "its probabilities weigh the rows of a parameter"
+                continue
+            reason = self._why_not(first, product, 1 - which, value)
+            for candidate in one.members:
+                self._drop(candidate)
+            if reason:
+                if isinstance(value.mixed, Candidate) and value.mixed in self._taken_back:
+                    self._taken_back.pop(value.mixed)(reason)
+                self.report.excluded(first.operation, reason, first.place)
+                continue
+            self._commit(one, dims, product, which)
+            self.lineage.mix(made, first)
+
+    def _why_not(self, candidate: Candidate, product: Product, other: int, value: Origin) -> str:
+        """Why probabilities that sum over their own axis are no attention; "" if they are."""
+        if candidate.channels[candidate.dim]:
+            return _CHANNELS
+        if candidate.origin.pair:
+            return ""
+        factor, letters = product.factors[other], product.letters[other]
+        keys = [d for d, letter in enumerate(letters) if letter not in product.out]
+        if value.mixed is not None or any(is_channel(factor, d, value) for d in keys):
+            return _CHANNELS
+        return ""
+
+    def _commit(self, one: _Together, dims: list[int | None] | None, product: Product, which: int) -> None:
+        first = one.members[0]
+        try:
+            call = one.call(dims, product, which)
+            taken_back = self.report.attention(call, first.place)
+        except InputError as error:
+            self.report.opaque(first.operation, str(error))
+            return
+        if taken_back is not None:
+            self._taken_back[first] = taken_back
+
+
+_KEPT = "a product keeps the axis of its probabilities, and sums over another"
+_CHANNELS = "a softmax over channels (features, experts, slots or codes), not over tokens"
+
+
+def carried(
+    strides: Strides | None, operand: Tensor, made: Tensor, along: int | None = None
+) -> Strides | None:
+    """The strides, in what an operation made, of axes that have these strides in its operand.
+
+    None where the result's axes are not the operand's, one by one; ``along``: a dimension that may be longer.
+    """
+    shift = made.ndim - operand.ndim
+    if strides is None or shift < 0:
+        return None
+    found = []
+    for stride in strides:
+        dim = covering(operand, stride)
+        if dim is None:
+            found.append(0)
+            continue
+        if made.shape[dim + shift] != operand.shape[dim] and dim != along:
+            return None
+        found.append(made.stride(dim + shift) * (stride // operand.stride(dim)))
+    return tuple(found)
+
+
+def covering(tensor: Tensor, stride: int) -> int | None:
+    """The dimension of a tensor that an axis of this stride in its memory is, or is a part of."""
+    best = None
+    for dim in range(tensor.ndim):
+        own = tensor.stride(dim)
+        if (
+            tensor.shape[dim] > 1
+            and own
+            and own <= stride < own * tensor.shape[dim]
+            and stride % own == 0
+            and (best is None or own > tensor.stride(best))
+        ):
+            best = dim
+    return best
+
+
+@dataclass(frozen=True)
+class _Together:
+    """Softmaxes whose probabilities enter a product as one tensor."""
+
+    members: list[Candidate]
+    dim: int
+    sizes: tuple[int, ...]
+    strides: Strides | None
+    """Axes of size 1 have none: 0."""
+    at: int | None = None
+    """The axis along which the members are stacked."""
+
+    def dims_in(self, factor: Tensor) -> list[int | None] | None:
+        """Each axis's dimension in a factor of a product; None where that is not known."""
+        if self.strides is None:
+            return None
+        return [
+            None if size == 1 else covering(factor, s)
+            for s, size in zip(self.strides, self.sizes, strict=True)
+        ]
+
+    def scores(self) -> Tensor:
+        """Of all members, in one tensor."""
+        if self.at is None:
+            return self.members[0].scores
+        return torch.stack([member.scores for member in self.members], self.at)
+
+    def call(self, dims: list[int | None] | None, product: Product, which: int) -> AttentionCall:
+        """The call, in the layout (batch, heads, queries, keys)."""
+        first, keys = self.members[0], self.sizes[self.dim]
+        asking = self._queries(dims, product.letters[which], product.letters[1 - which], product.out)
+        queries = math.prod(self.sizes[axis] for axis in asking)
+        others = [axis for axis in range(len(self.sizes)) if axis != self.dim and axis not in asking]
+        place, heads = first.place, 1
+        if len(others) == 1:
+            heads = place.split(self.sizes[others[0]], queries, keys)
+        elif others:
+            alike = [axis for axis in others[1:] if self.sizes[axis] == place.heads]
+            at = others[-1] if self.sizes[others[-1]] == place.heads or not alike else alike[-1]
+            others.remove(at)
+            others.append(at)
+            heads = self.sizes[at]
+        scores = self.scores().permute([*others, *asking, self.dim]).reshape(-1, heads, queries, keys)
+        hidden = hidden_scores(scores)
+        if bool(hidden.any()):
+            scores = scores.masked_fill(hidden, float("-inf"))
+        key = None if dims is None else dims[self.dim]
+        learned = self.at is None and any(first.channels[axis] for axis in asking)
+        return AttentionCall(
+            route="softmax",
+            operation=first.operation,
+            dtype=scores.dtype,
+            logits=scores,
+            positions=dims is not None and keys == (1 if key is None else product.factors[which].shape[key]),
+            asking=frozenset() if learned else first.origin.sources,
+            answering=first.origin.columns,
+        )
+
+    def _queries(self, dims: list[int | None] | None, letters: str, rest: str, out: str) -> list[int]:
+        """The axes of the queries: what makes the product's own rows."""
+        axes = [axis for axis in range(len(self.sizes)) if axis != self.dim]
+        heads = self.members[0].place.heads
+        if dims is None:  # only the sizes are left: the heads stand third where they stand nowhere else
+            third = len(axes) == 3 and heads == self.sizes[axes[2]] != self.sizes[axes[1]]
+            return axes[1:2] if third else axes[-1:]
+        at = {axis: dim for axis in axes if (dim := dims[axis]) is not None}
+        own = [axis for axis, dim in at.items() if letters[dim] not in rest]
+        if not any(letter in rest and letter in out for letter in letters):
+            own = own[-1:]  # a flat product: its rows hold the batch as well
+        of_heads = [axis for axis in own if self.sizes[axis] == heads]
+        others = [self.sizes[axis] for axis in axes if axis not in own]
+        if len(own) > 1 and len(of_heads) == 1 and heads not in others:
+            own.remove(of_heads[0])  # heads that share their keys are rows of one product
+        return own or [axis for axis in axes[-1:] if self.sizes[axis] == 1]
+
+
+def _put_together(group: list[Candidate], memory: int) -> list[_Together]:
+    """The candidates of a factor as one, where they are slices of one size; else each for itself."""
+    if len(group) > 1:
+        group = sorted(group, key=lambda one: one.carriers[memory].offset)
+        carriers = [one.carriers[memory] for one in group]
+        strides = carriers[0].strides
+        steps = {later.offset - one.offset for one, later in pairwise(carriers)}
+        alike = {(one.scores.shape, one.dim, one.carriers[memory].strides) for one in group}
+        if len(steps) == len(alike) == 1 and strides is not None and (step := steps.pop()) > 0:
+            sizes = tuple(group[0].scores.shape)
+            smaller = [a for a, size in enumerate(sizes) if size > 1 and strides[a] < step]
+            at = smaller[0] if smaller else len(sizes)
+            return [
+                _Together(
+                    group,
+                    group[0].dim + (at <= group[0].dim),
+                    (*sizes[:at], len(group), *sizes[at:]),
+                    (*strides[:at], step, *strides[at:]),
+                    at,
+                )
+            ]
+    return [_Together([one], one.dim, tuple(one.scores.shape), one.carriers[memory].strides) for one in group]

@@ -1,0 +1,173 @@
+"""From a captured call to numbers: statistics per row, and their reduction over the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from joma.core.errors import InputError
+from joma.instruments.watch.call import AttentionCall
+from joma.measures.attention.entropy import AttentionEntropy, attention_entropy
+from joma.measures.attention.statistics import STATISTICS, check_names, needs_positions
+
+Reduction = Literal["mean", "position", "none"]
+
+
+def check_statistics(names: Sequence[str]) -> tuple[str, ...]:
+    """The names, if all are known.
+
+    Raises:
+        InputError: for an unknown name, or none at all.
+    """
+    asked = (names,) if isinstance(names, str) else tuple(names)
+    if not asked:
+        raise InputError("statistics is empty in watch; name one, such as 'entropy'.")
+    check_names(asked, sinks=True)
+    return asked
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One statistic of one call, reduced. Tensors stay on their device until ``columns``."""
+
+    name: str
+    unit: str
+    values: Tensor
+    """(heads,), (heads, rows) or (batch, heads, rows), as reduced."""
+    errors: Tensor
+    counts: Tensor
+    rows: Tensor
+    """(rows,) which query rows were measured."""
+    standard_errors: Tensor | None = None
+    """Where rows were sampled, what that adds, like ``values``."""
+
+    def columns(self) -> dict[str, NDArray[np.generic]]:
+        """Columns of the table: head, position and sample as they apply, value, error_bound, count."""
+        values, errors, counts = (t.detach().cpu().numpy() for t in (self.values, self.errors, self.counts))
+        names = ("head", "position") if values.ndim < 3 else ("sample", "head", "position")
+        kept = np.ones(values.shape, dtype=bool) if values.ndim == 1 else counts > 0
+        places = dict(zip(names, np.nonzero(kept), strict=False))
+        if "position" in places:
+            places["position"] = self.rows.cpu().numpy()[places["position"]]
+        columns = {**places, "value": values[kept], "error_bound": errors[kept], "count": counts[kept]}
+        if self.standard_errors is not None:
+            columns["standard_error"] = self.standard_errors.detach().cpu().numpy()[kept]
+        return columns
+
+
+def measure(
+    call: AttentionCall,
+    statistics: Sequence[str],
+    *,
+    tolerance: float | None,
+    valid: Tensor | None,
+    rows: float | None = None,
+    seed: int = 0,
+) -> AttentionEntropy:
+    """The statistics of every row, or of a share of them (see ``joma.attention_entropy``).
+
+    ``valid`` (batch, queries) is False for padding, which may hold NaN. Scores that a model made itself
+    are measured as they are: as the bias of queries and keys that are zero.
+
+    Raises:
+        InputError: if a query, key or score of a row that is no padding is NaN or infinite, or a
+            statistic needs to know which key is whose in scores that do not say it.
+    """
+    if not call.positions and (name := needs_positions(statistics)):
+        raise InputError(
+            f"{name!r} needs the keys in the order of the tokens, and the scores of {call.operation} are "
+            "of shape (batch, queries, heads, keys), a window's; leave that statistic out."
+        )
+    bias: Tensor | None
+    if call.logits is not None:
+        query, key, bias = _as_bias(call.logits, valid)
+    else:
+        assert call.query is not None
+        assert call.key is not None
+        (query, key), bias = _without_padding(call.query, call.key, valid), call.bias
+    return attention_entropy(
+        query,
+        key,
+        scale=call.scale,
+        causal=call.causal,
+        mask=call.keep,
+        bias=bias,
+        softcap=call.softcap,
+        sinks=call.sinks,
+        tolerance=tolerance,
+        statistics=statistics,
+        rows=rows,
+        seed=seed,
+    )
+
+
+def _as_bias(logits: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    dtype = str(logits.dtype).removeprefix("torch.")
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    # A row that sees no key has a largest score of -inf, and says so itself.
+    largest = logits.amax()
+    if valid is not None and not bool(torch.isfinite(largest)):
+        logits = logits.masked_fill(~valid[:, None, :, None], 0.0)
+        largest = logits.amax()
+    if not bool(largest < torch.inf):
+        raise InputError(
+            f"the model's own scores overflow in {dtype}: their largest is {largest.item()}; run it in a "
+            "wider dtype, or scale its queries before the product."
+        )
+    batch, heads, queries, keys = logits.shape
+    return logits.new_zeros(batch, heads, queries, 1), logits.new_zeros(batch, heads, keys, 1), logits
+
+
+def _without_padding(query: Tensor, key: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Padding may hold NaN (half precision makes them); zeros instead, before they spread by a mean."""
+    if valid is None or (bool(torch.isfinite(query.sum())) and bool(torch.isfinite(key.sum()))):
+        return query, key
+
+    def cleaned(tensor: Tensor) -> Tensor:
+        if valid.shape[1] != tensor.shape[2]:
+            return tensor
+        return tensor.masked_fill(~valid[:, None, :, None], 0.0)
+
+    return cleaned(query), cleaned(key)
+
+
+def reduced(
+    result: AttentionEntropy, statistics: Sequence[str], valid: Tensor | None, how: Reduction
+) -> list[Measured]:
+    """Reduce over the valid rows (``valid``: (batch, queries)) that have a value, in float64."""
+    sampled = bool((result.strata != 1).any())
+    if valid is not None:
+        valid = valid[:, result.rows.to(valid.device)].to(result.error.device)
+    out = []
+    for name in statistics:
+        values = result[name].double()
+        keep = torch.isfinite(values)
+        if valid is not None:
+            keep = keep & valid[:, None]
+        values = values.masked_fill(~keep, torch.nan)
+        errors = result.errors[name].double().masked_fill(~keep, 0.0)
+        counts, standard_errors = keep.to(torch.int64), None
+        if how == "none":
+            errors = errors.masked_fill(~keep, torch.nan)
+        else:
+            over = (0, 2) if how == "mean" else (0,)
+            weight = keep.double() * (result.strata.double() if how == "mean" else 1.0)
+            total = weight.sum(over)
+            if sampled and how == "mean":
+                known = replace(result, values={name: values})
+                share = weight.sum(2)
+                within = known.mean(name)[1].masked_fill(share == 0, 0.0)
+                standard_errors = (within * share).square().sum(0).sqrt() / total
+            values = (values.nan_to_num(0.0) * weight).sum(over) / total
+            errors = (errors * weight).sum(over) / total
+            counts = counts.sum(over)
+        unit = STATISTICS.get(name, ("nats", ""))[0] or "1"
+        out.append(Measured(name, unit, values, errors, counts, result.rows, standard_errors))
+    return out

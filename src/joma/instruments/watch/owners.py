@@ -1,0 +1,375 @@
+"""Whose operation is it, and which of its rows are padding: the stack of modules that are running."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from joma.core.errors import InputError
+from joma.instruments.reading.remarks import no_remark_on_hooks
+from joma.instruments.watch.call import AttentionCall
+from joma.instruments.watch.lineage import Lineage
+
+Argument = Tensor | bool | int | float | str | None
+
+OUTSIDE = "(outside)"
+"""The owner of what is computed in no module of the watched model."""
+
+_KEPT_ROWS = ("attention_mask", "decoder_attention_mask")
+_PADDED_ROWS = ("src_key_padding_mask", "tgt_key_padding_mask", "key_padding_mask")
+_TOKENS = {
+    "attention_mask": ("input_ids", "inputs_embeds", "hidden_states"),
+    "decoder_attention_mask": ("decoder_input_ids", "decoder_inputs_embeds"),
+    "tgt_key_padding_mask": ("tgt",),
+    "key_padding_mask": ("key",),
+}
+"""Whose tokens a mask speaks of, by the argument's name; otherwise the first tensor's."""
+_LOWEST = -1_000.0
+"""Of a mask that is added to scores: tokens have more."""
+_HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "heads")
+LOOKS_LIKE_ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Padding:
+    """A padding mask that a module was given."""
+
+    rows: Tensor
+    """(batch, length) bool, True for tokens that are not padding; somewhere False."""
+    sources: frozenset[int]
+    """The inputs that its tokens go back to."""
+    tokens: int
+    """How many tokens the module was given: fewer than the mask's length where a cache holds the others."""
+
+
+@dataclass
+class _Running:
+    name: str
+    module: nn.Module
+    paddings: list[_Padding] = field(default_factory=list)
+    shapes: set[tuple[int, ...]] = field(default_factory=set)
+    """Of what it and the modules in it were called with."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an operation ran: in which module, and what is known of the modules around it."""
+
+    name: str
+    module: nn.Module | None
+    heads: int | None
+    """The head count that the running modules or their configurations state, innermost first."""
+    running: tuple[_Running, ...] = ()
+    """Outermost first."""
+
+    def split(self, size: int, queries: int, keys: int) -> int:
+        """How many heads are in an axis that holds batch and heads, from the batch's size where it is known.
+
+        Heads are never taken out of the batch: scores of one head are (batch, queries, keys).
+        """
+        if not self.heads or size % self.heads:
+            return 1
+        for running in reversed(self.running):
+            batches = {_batch(shape, queries, keys) for shape in running.shapes}
+            if size in batches:
+                return 1
+            if size // self.heads in batches:
+                return self.heads
+        return self.heads
+
+    def valid_rows(self, call: AttentionCall) -> tuple[Tensor | None, str]:
+        """Which query rows are no padding, (batch, queries), or None for all; and what to say of that.
+
+        The innermost padding mask counts that speaks of the queries: it is that of the tokens that queries
+        and keys both go back to, has their number, and the call hides its padding from the others. With a
+        cache the queries are the last of the mask's tokens.
+
+        Raises:
+            InputError: the batch of the call is not that of the mask.
+        """
+        batch, _, queries, keys = call.shape
+        others = 0
+        for running in reversed(self.running):
+            for padding in running.paddings:
+                if not (padding.sources & call.asking and padding.sources & call.answering):
+                    continue
+                length = padding.rows.shape[1]
+                cached = queries < length <= keys and padding.tokens == queries
+                if not cached and not (queries == length and (length <= keys or not call.positions)):
+                    if (blocks := _blocks(padding.rows, call)) is not None:
+                        return blocks, ""
+                    others = others or length
+                    continue
+                rows = self._of_batch(padding.rows, batch)
+                asks = rows[:, length - queries :]
+                answers = nn.functional.pad(rows, (0, max(keys - length, 0)), value=True)
+                if not call.positions or call.hides(asks, answers):
+                    return asks, ""
+        if (others or isinstance(self.module, nn.MultiheadAttention)) and call.among_themselves:
+            seen = call.tokens_seen()
+            if seen is not None:
+                return seen, ""
+        remark = (
+            f"all rows count, padding too: {queries} ask at a time, and the padding mask speaks of {others} "
+            "tokens"
+        )
+        return None, remark if others else ""
+
+    def _of_batch(self, rows: Tensor, batch: int) -> Tensor:
+        if len(rows) == 1 or batch == len(rows):
+            return rows.expand(batch, -1)
+        if batch % len(rows):
+            raise InputError(
+                f"attention over {batch} samples at a time in a batch of {len(rows)} that holds padding: "
+                "which rows are padding cannot be told; pass samples of one length, or one at a time."
+            )
+        return rows.repeat_interleave(batch // len(rows), 0)
+
+
+def _batch(shape: tuple[int, ...], queries: int, keys: int) -> int:
+    """The batch among (batch, tokens, ...), (tokens, batch, width) or (tokens, width)."""
+    if len(shape) == 2 and shape[0] in (queries, keys):
+        return 1
+    if len(shape) == 3 and shape[1] not in (queries, keys) and shape[0] in (queries, keys):
+        return shape[1]
+    return shape[0]
+
+
+class Owners:
+    """Keeps the stack of a model's running modules by global forward hooks, and leaves it as found.
+
+    Global hooks rather than the modules' own: ``nn.TransformerEncoderLayer`` leaves its fast path
+    (and so changes its outputs' last bits) when a module in it has a hook. Modules whose forward takes
+    a padding mask get a pre-hook of their own, which alone is shown keyword arguments; not inside such
+    layers, whose fused operation is handed the mask anyway.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        started: Callable[[nn.Module], None],
+        ended: Callable[[], None],
+        lineage: Lineage,
+    ) -> None:
+        self.names = {
+            id(module): name.replace("_orig_mod.", "").removesuffix("_orig_mod")
+            for name, module in model.named_modules()
+        }
+        self.model = model
+        self.started, self.ended = started, ended
+        self.lineage = lineage
+        self.running: list[_Running] = []
+        self.entered: dict[str, nn.Module] = {}
+        self._handles: list[RemovableHandle] = []
+        self._thread = 0
+
+    def attach(self) -> None:
+        """Begin to follow."""
+        self._thread = threading.get_ident()
+        no_remark_on_hooks()
+        self._handles = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+        sealed = {
+            id(inner)
+            for module in self.model.modules()
+            if isinstance(module, nn.TransformerEncoderLayer)
+            for inner in module.modules()
+        }
+        for module in self.model.modules():
+            if id(module) not in sealed and (places := _mask_places(module)):
+                hook = _PaddingHook(self, places)
+                self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+
+    def detach(self) -> None:
+        """Take every hook out again."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self.running = []
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another thread than the calling one is watched."""
+        return bool(self._handles) and threading.get_ident() != self._thread
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the watched thread, and not a forward pass repeated by a checkpoint's backward."""
+        return threading.get_ident() == self._thread and not in_backward()
+
+    def _enter(self, module: nn.Module, args: tuple[Argument, ...]) -> None:
+        name = self.names.get(id(module))
+        if name is None or not self.here:
+            return
+        if not self.running:
+            self.started(module)
+        shapes = _shapes(args)
+        for running in self.running[-1:]:
+            running.shapes |= shapes
+        self.running.append(_Running(name, module, shapes=shapes))
+        self.entered[name] = module
+
+    def _leave(self, module: nn.Module, args: tuple[Argument, ...], output: Argument) -> None:
+        if id(module) not in self.names or not self.here:
+            return
+        # A module that raised may have left its inner ones on the stack.
+        while self.running:
+            if self.running.pop().module is module:
+                break
+        if not self.running:
+            self.ended()
+
+    def place(self) -> Place:
+        """The innermost running module that is more than a softmax or a dropout, and those around it."""
+        running = tuple(one for one in self.running if not isinstance(one.module, nn.Softmax | nn.Dropout))
+        if not running:
+            return Place(OUTSIDE, None, None)
+        return Place(running[-1].name, running[-1].module, self._heads(), running)
+
+    def named(self, module: nn.Module) -> str | None:
+        """A module's name in the model; None for a stranger."""
+        return self.names.get(id(module))
+
+    def _heads(self) -> int | None:
+        for running in reversed(self.running):
+            for source in (running.module, getattr(running.module, "config", None)):
+                for name in _HEAD_COUNTS:
+                    count = getattr(source, name, None)
+                    if isinstance(count, int) and not isinstance(count, bool):
+                        return count
+        return None
+
+    def silent(self, measured: set[str]) -> list[str]:
+        """Modules that ran, look like attention by their class, and hold or sit in no measured module."""
+        looking = [n for n, m in self.entered.items() if n and LOOKS_LIKE_ATTENTION.search(type(m).__name__)]
+
+        def related(one: str, other: str) -> bool:
+            return one == other or one.startswith(other + ".") or other.startswith(one + ".")
+
+        unmeasured = [n for n in looking if not any(related(n, seen) for seen in measured if seen)]
+        return [n for n in unmeasured if not any(o != n and o.startswith(n + ".") for o in unmeasured)]
+
+
+def in_backward() -> bool:
+    """Whether autograd is running a backward pass in this thread."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+_signatures: dict[type, tuple[str, ...]] = {}
+
+
+def parameters_of(kind: type[nn.Module]) -> tuple[str, ...]:
+    """The names of a kind of module's inputs, in their order."""
+    if kind not in _signatures:
+        try:
+            _signatures[kind] = tuple(inspect.signature(kind.forward).parameters)[1:]
+        except (TypeError, ValueError, AttributeError):
+            _signatures[kind] = ()
+    return _signatures[kind]
+
+
+def _mask_places(module: nn.Module) -> dict[str, int]:
+    parameters = parameters_of(type(module))
+    return {name: parameters.index(name) for name in (*_KEPT_ROWS, *_PADDED_ROWS) if name in parameters}
+
+
+@dataclass(frozen=True)
+class _PaddingHook:
+    """Notes the padding masks that a module is given at these places, by name or position."""
+
+    owners: Owners
+    places: dict[str, int]
+
+    def __call__(self, module: nn.Module, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
+        owners = self.owners
+        if not owners.here or not owners.running or owners.running[-1].module is not module:
+            return
+        running = owners.running[-1]
+        given = {**dict(zip(parameters_of(type(module)), args, strict=False)), **kwargs}
+        running.shapes |= _shapes(given.values())
+        for name in self.places:
+            mask = given.get(name)
+            if not isinstance(mask, Tensor) or mask.ndim != 2:
+                continue
+            rows = _kept(mask.detach(), name in _KEPT_ROWS)
+            tokens = _tokens_of(name, given)
+            if tokens is not None and not bool(rows.all()):
+                sources = owners.lineage.of(tokens).sources
+                running.paddings.append(_Padding(rows, sources, _length(tokens, rows)))
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[nullcontext[None], str]]:
+        # A model that is copied or pickled while it is watched takes this along, which does nothing at all
+        # and is found wherever Python is.
+        return getattr, (nullcontext(), "__exit__")
+
+
+def _blocks(rows: Tensor, call: AttentionCall) -> Tensor | None:
+    """The padding mask (samples, tokens) of a call whose samples are blocks of tokens, one after the other.
+
+    Its keys begin with the block's own tokens, or those of the blocks before, of its own and after. None
+    where a token that is no padding does not see itself then, or sees padding: they are something else.
+    """
+    batch, _, size, keys = call.shape
+    count = -(-rows.shape[1] // size)
+    if count < 2 or batch != len(rows) * count:
+        return None
+    whole = nn.functional.pad(rows, (0, count * size - rows.shape[1])).reshape(len(rows), count, size)
+    around = nn.functional.pad(whole, (0, 0, 1, 1)).unfold(1, 3, 1).transpose(2, 3).flatten(2)
+    asks = whole.flatten(0, 1)
+    seen = call.keys_seen(asks)
+    for own, tokens in ((size, around), (0, whole)):
+        padding = ~tokens.flatten(0, 1)
+        known = padding.shape[1]
+        if (
+            known <= keys
+            and not bool((seen[:, :known] & padding).any())
+            and bool(seen[:, own : own + size][asks].all())
+        ):
+            return asks
+    return None
+
+
+def _shapes(values: Iterable[Argument]) -> set[tuple[int, ...]]:
+    found = (one for one in values if isinstance(one, Tensor) and not one.is_nested)
+    return {tuple(one.shape) for one in found if one.ndim > 1}
+
+
+def _kept(mask: Tensor, of_ones: bool) -> Tensor:
+    """A padding mask as bool, True for tokens that are not padding.
+
+    ``of_ones``: 1 for tokens, 0 for padding. Either kind may be added to scores instead: 0 for tokens and
+    a large negative number for padding (Longformer: a large positive one for global tokens).
+    """
+    if mask.dtype == torch.bool:
+        return mask if of_ones else ~mask
+    if mask.is_floating_point() and not (float(mask.amin()) >= 0 and 0 < float(mask.amax()) <= 1):
+        return mask > _LOWEST
+    return mask > 0 if of_ones else mask == 0
+
+
+def _tokens_of(name: str, given: Mapping[str, Argument]) -> Tensor | None:
+    named = (given.get(one) for one in _TOKENS.get(name, ()))
+    others = (one for key, one in given.items() if key not in (*_KEPT_ROWS, *_PADDED_ROWS))
+    if name == "decoder_attention_mask" and not any(isinstance(given.get(n), Tensor) for n in _TOKENS[name]):
+        return None
+    for tokens in (*named, *others):
+        if isinstance(tokens, Tensor) and not tokens.is_nested and tokens.ndim > 1:
+            return tokens
+    return None
+
+
+def _length(tokens: Tensor, rows: Tensor) -> int:
+    """How many tokens there are: (batch, tokens, ...), or (tokens, batch, ...)."""
+    first = tokens.shape[0] != len(rows) == tokens.shape[1]
+    return tokens.shape[0] if first else tokens.shape[1]

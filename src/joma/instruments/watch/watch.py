@@ -1,0 +1,388 @@
+"""``joma.watch``: the attention statistics of any PyTorch model, measured while it runs."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from html import escape
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from joma.core.errors import InputError
+from joma.core.tables import frame_html
+from joma.instruments.watch import registry
+from joma.instruments.watch.call import AttentionCall
+from joma.instruments.watch.candidates import Report
+from joma.instruments.watch.capture import AttentionMode, Observer, unobserved
+from joma.instruments.watch.coverage import Coverage
+from joma.instruments.watch.lineage import Lineage
+from joma.instruments.watch.measuring import Measured, Reduction, check_statistics, measure, reduced
+from joma.instruments.watch.modes import MODES
+from joma.instruments.watch.owners import OUTSIDE, Owners, Place
+from joma.instruments.watch.selection import Selection
+from joma.measures.attention.statistics import metric_of
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def watch(
+    model: nn.Module,
+    *,
+    layers: Iterable[int | str] | None = None,
+    statistics: Sequence[str] = ("entropy",),
+    reduce: Reduction = "mean",
+    rows: float | None = None,
+    tolerance: float | None = None,
+) -> Watch:
+    """Measure every attention of a model while it runs: ``with joma.watch(model) as seen: model(...)``.
+
+    The model's outputs and gradients stay the same bit for bit; statistics are computed beside it, in
+    float32 or better whatever its dtype, without its attention matrices where its attention has none.
+    Dropout on the probabilities is not part of the distribution. A compiled model runs uncompiled
+    while it is watched (``torch.compiler.set_stance("force_eager")``), so there the outputs are those
+    of the uncompiled model. The repeated forward pass of gradient checkpointing is not counted.
+
+    Padding is left out: query rows that the model's ``attention_mask`` (``decoder_attention_mask``,
+    ``src_key_padding_mask``, ...) marks as padding, and rows that see no key at all, enter no average.
+    A model that is told its padding in another way averages over it.
+
+    Args:
+        model: any module; transformers' models, ``nn.MultiheadAttention``, plain
+            ``F.scaled_dot_product_attention`` or code that takes a softmax of scores.
+        layers: which attentions: layer numbers (the first number in a module's name: 7 for
+            ``model.layers.7.self_attn``) and patterns of module names (``encoder.*``). None: all.
+        statistics: names of ``joma.measures.attention.statistics.STATISTICS``. With learned sinks
+            (GPT-OSS) the sink is one more outcome; ``entropy_among_keys`` leaves it out.
+        reduce: ``"mean"`` over the valid rows of a head, ``"position"`` (over the batch, row by row),
+            or ``"none"``: every valid row.
+        rows: share of the query rows to measure, drawn anew in each pass, one from each stratum of
+            neighbours; the table then has a ``standard_error``.
+        tolerance: in nats, by default 5e-5; rows whose error estimate is beyond it are computed again
+            in float64.
+
+    Returns:
+        A ``Watch``. One watch can be entered again and again (its passes go on counting), also
+        inside itself; several watches can be nested.
+
+    Raises:
+        InputError: for a model that is no module, an unknown statistic or reduction.
+    """
+    return Watch(model, layers=layers, statistics=statistics, reduce=reduce, rows=rows, tolerance=tolerance)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One attention of one pass: step, module, its number within the pass, the dtype it ran in."""
+
+    step: int
+    module: str
+    call: int
+    dtype: str
+    measured: list[Measured]
+
+
+class Watch:
+    """What ``watch`` returns: a context manager, and afterwards what was seen.
+
+    ``step`` numbers the forward passes from 0. Set it before a pass to number it otherwise (a training
+    step, say); it grows by one with every pass.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        layers: Iterable[int | str] | None,
+        statistics: Sequence[str],
+        reduce: Reduction,
+        rows: float | None,
+        tolerance: float | None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError(
+                f"watch(model) got a {type(model).__name__}; give a torch.nn.Module (wrap plain code in one)."
+            )
+        if reduce not in ("mean", "position", "none"):
+            raise InputError(f"reduce = {reduce!r} in watch; choose 'mean', 'position' or 'none'.")
+        self.statistics = check_statistics(statistics)
+        self.layers = None if layers is None else Selection(layers)
+        if rows is not None and not 0 < rows < 1:
+            raise InputError(f"rows = {rows} in watch is no share of the rows; give one in (0, 1), or None.")
+        self.reduce = reduce
+        self.rows = rows
+        self.tolerance = tolerance
+        self.step = 0
+        self._model_name = type(model).__name__
+        self._lineage = Lineage((*model.parameters(), *model.buffers()))
+        self._owners = Owners(model, self._pass_started, self._pass_ended, self._lineage)
+        self._mode: AttentionMode | None = None
+        self._records: list[Record] = []
+        self._coverage = Coverage()
+        self._calls: Counter[tuple[int, str]] = Counter()
+        self._current = 0
+        self._outside = 0
+        self._suppressed = 0
+        self._depth = 0
+        self._stack: ExitStack | None = None
+
+    def __repr__(self) -> str:
+        seen = len({record.module for record in self._records})
+        passes = len({record.step for record in self._records})
+        return f"<Watch of {self._model_name}: {seen} attentions in {passes} passes; see table()>"
+
+    def _repr_html_(self) -> str:
+        return frame_html(self.table(), repr(self)) if self._records else f"<p>{escape(repr(self))}</p>"
+
+    def __enter__(self) -> Self:
+        self._depth += 1
+        if self._depth > 1:
+            return self
+        with ExitStack() as stack:
+            stack.callback(self._owners.detach)
+            self._owners.attach()
+            registry.add_observer(self)
+            stack.callback(registry.remove_observer, self)
+            report = Report(self._measure, self._exclude, self._opaque)
+            self._mode = AttentionMode(Observer(report, self._owners.place, self._active), self._lineage)
+            stack.callback(self._pass_ended)
+            stack.enter_context(MODES.entered(self._mode))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if self._owners.elsewhere:
+            raise InputError(
+                "this watch was entered in another thread, whose passes it measures; leave it in that thread."
+            )
+        self._depth -= 1
+        if self._depth == 0 and self._stack is not None:
+            stack, self._stack = self._stack, None
+            self._suppressed = 0
+            stack.__exit__(*exception)
+
+    # What is reported while the model runs
+
+    def _pass_started(self, module: nn.Module) -> None:
+        self._current = self.step
+        self.step += 1
+        self._lineage.begin()
+
+    def _pass_ended(self) -> None:
+        self._lineage.inside = False
+        if self._mode is not None:
+            self._mode.candidates.flush()
+
+    def _active(self) -> bool:
+        return not self._suppressed and self._owners.here
+
+    def _asked_for(self, name: str) -> bool:
+        return self.layers is None or self.layers(name)
+
+    def _opaque(self, operation: str, why: str) -> None:
+        name = self._owners.place().name
+        if name == OUTSIDE:
+            self._outside += 1
+        elif self._asked_for(name):
+            self._coverage.note(name, "none", operation, "not measured", f"{operation}: {why}")
+        else:
+            self._coverage.note(name, "none", operation, "not asked for")
+
+    def _exclude(self, operation: str, why: str, place: Place) -> None:
+        if place.name != OUTSIDE and self._asked_for(place.name):
+            self._coverage.exclude(place.name, operation, why)
+
+    def _measure(self, call: AttentionCall, place: Place) -> Callable[[str], None] | None:
+        """Measure a call and count it; returns how it is taken back, should it prove to be none."""
+        name = place.name
+        if name == OUTSIDE:
+            self._outside += 1
+            return None
+        if not self._asked_for(name):
+            self._coverage.note(name, call.route, call.operation, "not asked for")
+            return None
+        try:
+            rows, remark = place.valid_rows(call)
+            if call.padding is not None:
+                rows = ~call.padding if rows is None else rows & ~call.padding
+            result = measure(
+                call,
+                self.statistics,
+                tolerance=self.tolerance,
+                valid=rows,
+                # One query row, as in decoding, is no sample.
+                rows=self.rows if call.shape[2] > 16 else None,
+                seed=self._current,
+            )
+            measured = reduced(result, self.statistics, rows, self.reduce)
+        except Exception as error:  # the model's own pass goes on; table() raises
+            reason = f"{error}" if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+            self._coverage.note(name, call.route, call.operation, "not measured", reason)
+            return None
+        number = self._calls[self._current, name]
+        self._calls[self._current, name] += 1
+        dtype = str(call.dtype).removeprefix("torch.")
+        record = Record(self._current, name, number, dtype, measured)
+        self._records.append(record)
+        self._coverage.note(name, call.route, call.operation, "measured", remark)
+
+        def take_back(why: str) -> None:
+            self._records.remove(record)
+            self._coverage.take_back(name)
+            self._exclude(call.operation, why, place)
+
+        return take_back
+
+    @contextmanager
+    def around(
+        self, call: Callable[[], AttentionCall | None], module: nn.Module, told: tuple[Tensor, Tensor]
+    ) -> Iterator[None]:
+        """Around one attention function of transformers (see ``joma.instruments.watch.registry``)."""
+        name = self._owners.named(module)
+        if name is None or not self._active():
+            yield
+            return
+        try:
+            with unobserved():
+                made = call()
+        except InputError as error:
+            self._coverage.note(name, "registry", type(module).__name__, "not measured", str(error))
+            with self._suppression():
+                yield
+            return
+        if made is None:
+            yield
+            return
+        with self._suppression():
+            yield
+        with unobserved():
+            place = replace(self._owners.place(), name=name, module=module)
+            self._measure(self._lineage.told(made, *told), place)
+
+    @contextmanager
+    def _suppression(self) -> Iterator[None]:
+        self._suppressed += 1
+        try:
+            yield
+        finally:
+            self._suppressed -= 1
+
+    # What was seen
+
+    def coverage(self) -> pandas.DataFrame:
+        """Per attention module: ``layer, route, operation, calls, status, reason``.
+
+        ``status`` is ``measured``, ``not asked for``, ``not measured`` or ``no attention`` (then ``reason``
+        says why): a softmax over channels, say, or whose probabilities enter no matrix product. A
+        measured one has a remark there if padding may be among its rows.
+        Modules that ran and are attention by their class's name, but in which no softmax attention was
+        seen, are listed as not measured with route ``none``.
+        """
+        silent = [(name, self._asked_for(name)) for name in self._owners.silent(set(self._coverage.entries))]
+        return self._coverage.table(self._model_name, silent)
+
+    def table(self) -> pandas.DataFrame:
+        """One row per measurement.
+
+        Columns ``step, layer, module, call, head, metric, value, unit, error_bound, dtype, count``.
+        ``call`` numbers a module's attentions within a pass (ALBERT's one module has twelve); ``count``
+        is the number of rows in a mean, and a head that had none has value NaN and count 0. With
+        ``reduce="position"`` there is a column ``position`` (the row's number in the call), with
+        ``"none"`` also ``sample``; with sampled rows, ``standard_error``. ``error_bound`` estimates the
+        numerical error from above (of means: the mean of the rows' estimates).
+
+        Raises:
+            InputError: if nothing was measured, or an attention that was asked for could not be.
+        """
+        import pandas
+
+        parts: list[dict[str, NDArray[np.generic]]] = []
+        for layer, record, measured in self.measured():
+            columns = measured.columns()
+            size = len(columns["value"])
+            identity: dict[str, str | int] = {
+                "step": record.step,
+                "layer": layer,
+                "module": record.module,
+                "call": record.call,
+                "metric": metric_of(measured.name),
+                "unit": measured.unit,
+                "dtype": record.dtype,
+            }
+            part = {key: np.repeat(np.asarray([v]), size) for key, v in identity.items()}
+            parts.append({**part, **columns})
+        # One frame of joined columns: a frame for each part takes many times as long.
+        joined = {
+            name: np.concatenate([part.get(name, np.full(len(part["value"]), np.nan)) for part in parts])
+            for name in dict.fromkeys(name for part in parts for name in part)
+        }
+        table = pandas.DataFrame(joined)
+        first = ["step", "layer", "module", "call", "head"]
+        places = [name for name in ("sample", "position") if name in table]
+        last = ["error_bound", *(c for c in ("standard_error",) if c in table), "dtype", "count"]
+        return table[[*first, *places, "metric", "value", "unit", *last]]
+
+    def measured(self) -> Iterator[tuple[int, Record, Measured]]:
+        """What ``table`` is made of, as tensors on their device: layer, record and one statistic.
+
+        Raises:
+            InputError: as ``table``.
+        """
+        if problem := self.problem():
+            raise InputError(problem)
+        silent = [name for name in self._owners.silent(set(self._coverage.entries)) if self._asked_for(name)]
+        if silent:
+            warnings.warn(
+                f"no softmax attention was seen in {len(silent)} module(s) that look like one, first "
+                f"{silent[0]}; see coverage().",
+                stacklevel=2,
+            )
+        yield from self.kept()
+
+    def kept(self) -> Iterator[tuple[int, Record, Measured]]:
+        """The same, whatever else could not be measured."""
+        for record in self._records:
+            layer = self._coverage.layer(record.module)
+            named = replace(record, module=record.module or self._model_name)
+            for measured in record.measured:
+                yield layer, named, measured
+
+    def problem(self) -> str:
+        """Why ``table`` would raise; empty where it would not."""
+        failed = {n: e for n, e in self._coverage.entries.items() if e.status == "not measured"}
+        if failed:
+            name, entry = next(iter(failed.items()))
+            return (
+                f"{len(failed)} attention module(s) could not be measured, first {name or self._model_name}: "
+                f"{entry.reason} seen.coverage() lists them; watch(model, layers=...) leaves them out."
+            )
+        return "" if self._records else self._why_nothing()
+
+    def _why_nothing(self) -> str:
+        if not self.step and not self._outside:
+            return f"no forward pass of {self._model_name} ran inside the watch; call the model within it."
+        if self._coverage.entries and self.layers is not None:
+            some = ", ".join(list(self._coverage.entries)[:4])
+            return f"layers = {self.layers.text} in watch chose none of the attentions seen ({some}, ...)."
+        if self._outside:
+            return (
+                f"{self._outside} attention call(s) ran outside every module of {self._model_name}; call the "
+                "model itself (model(...)), or watch the module that ran."
+            )
+        if self._coverage.excluded:
+            (name, _, reason), *more = self._coverage.excluded
+            where = (name or self._model_name) + (f" and {len(more)} others" if more else "")
+            return (
+                f"no attention was seen in {self._model_name}: the softmax of {where} is none ({reason}); "
+                "watch a model that has attention."
+            )
+        return (
+            f"no attention was seen in {self._model_name}: neither a scaled-dot-product kernel nor a softmax "
+            "whose probabilities enter a matrix product; watch a model that has attention."
+        )

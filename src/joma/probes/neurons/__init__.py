@@ -1,1 +1,0 @@
-"""Pattern superposition: which neurons answer to unrelated contexts."""
