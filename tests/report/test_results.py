@@ -84,7 +84,7 @@ def test_what_users_hold_is_short_in_a_terminal() -> None:
         joma.stable_rank_estimate(torch.randn(8, 5)),
         joma.bounce(range(60), curve),
         seen,
-        joma.Probe({"layers": pd.DataFrame({"layer": [0], "entropy": [1.5]})}),
+        joma.ProbeResult(ProbeRun(), {"layers": pd.DataFrame({"layer": [0], "entropy": [1.5]})}),
     ]
     for one in held:
         assert len(repr(one)) < 300, repr(one)
@@ -96,6 +96,6 @@ def test_what_users_hold_is_short_in_a_terminal() -> None:
 
 def test_pages_in_a_notebook_are_escaped() -> None:
     table = pd.DataFrame({"<b>": ["<script>alert(1)</script>"]})
-    page = joma.Probe({"layers": table})._repr_html_()
+    page = joma.ProbeResult(ProbeRun(), {"layers": table})._repr_html_()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page

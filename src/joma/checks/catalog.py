@@ -39,6 +39,26 @@ def groups() -> dict[str, Callable[[], list[Claim]]]:
     return found
 
 
+def check(*names: str) -> list[Claim]:
+    """Verify the papers' theorems, lemmas and errata numerically.
+
+    Args:
+        names: groups of checks, such as ``theorem2`` or ``lemma4``; none: all.
+
+    Returns:
+        The claims, each with its verdict: ``holds``, ``corrected`` (a misprint whose correction holds) or
+        ``fails``.
+
+    Raises:
+        InputError: there is no group of such a name; the message names the nearest.
+
+    Examples:
+        >>> sorted({claim.verdict for claim in joma.check("lemma4")})
+        ['corrected', 'holds']
+    """
+    return run_checks(names, Progress(quiet=True))
+
+
 def run_checks(names: Sequence[str] = (), progress: Progress | None = None) -> list[Claim]:
     """The claims of the named groups, or of all.
 

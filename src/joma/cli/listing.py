@@ -16,17 +16,13 @@ LEGEND = (
 
 def do(options: ListOptions) -> int:
     """Print the experiments: name, what each reproduces, what it costs, its title."""
-    found = {name: catalog.find(name) for name in catalog.names()}
+    rows = catalog.overview()
     if options.json:
-        rows = [
-            {"name": n, "title": e.title, "reproduces": e.reproduces, "cost": e.costs()}
-            for n, e in found.items()
-        ]
         print(json.dumps(rows, indent=1))
         return 0
-    for name, experiment in found.items():
-        cost = ", ".join(f"{preset}: {time}" for preset, time in experiment.costs().items())
-        print(f"{name:<18} {experiment.reproduces}  ({cost})")
-        print(textwrap.indent(textwrap.fill(experiment.title, 88), " " * 19))
+    for row in rows:
+        cost = ", ".join(f"{preset}: {time}" for preset, time in row["cost"].items())
+        print(f"{row['name']:<18} {row['reproduces']}  ({cost})")
+        print(textwrap.indent(textwrap.fill(row["title"], 88), " " * 19))
     print(f"\n{LEGEND}")
     return 0

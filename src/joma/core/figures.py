@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import matplotlib as mpl
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure
 
 from joma.core.style import PALETTE, style
 
-__all__ = ["PALETTE", "ink", "panels", "shade", "square_root_steps", "style"]
+__all__ = ["PALETTE", "drawn_in_notebooks", "ink", "panels", "shade", "square_root_steps", "style"]
 
 
 def panels(
@@ -25,6 +26,21 @@ def panels(
     """
     figure = Figure(figsize=(width * columns, height * rows))
     return figure, figure.subplots(rows, columns, squeeze=False, **kwargs)
+
+
+class _NotebookFigure(Figure):
+    """A figure that a notebook shows as a picture, whether or not pyplot is set up there."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.savefig(content, format="png", facecolor=self.get_facecolor())
+        return content.getvalue()
+
+
+def drawn_in_notebooks(figure: Figure) -> Figure:
+    """Make a notebook show this figure as a picture, and return it."""
+    figure.__class__ = _NotebookFigure
+    return figure
 
 
 def ink() -> str:

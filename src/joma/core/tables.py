@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from joma.core.errors import InputError, nearest
+
 if TYPE_CHECKING:
     import pandas
 
@@ -18,8 +20,22 @@ class Tables:
 
     tables: Mapping[str, pandas.DataFrame]
 
+    def table(self, name: str = "") -> pandas.DataFrame:
+        """Return one of the tables: the one that is named, or the one that one looks at first.
+
+        Raises:
+            InputError: no table has this name; the message names the nearest.
+        """
+        if name and name not in self.tables:
+            raise InputError(f"there is no table {name!r}; {nearest(name, self.tables)}")
+        return self.tables[name or self.first_table()]
+
+    def first_table(self) -> str:
+        """Return the name of the table that one looks at first: ``layers``, or the first of all."""
+        return "layers" if "layers" in self.tables else next(iter(self.tables), "")
+
     def answer(self) -> Sequence[str]:
-        """What was found, in one to three sentences; empty where there is no more than the tables."""
+        """State in one to three sentences what was measured; empty where the tables say it all."""
         return []
 
     def __repr__(self) -> str:
@@ -29,7 +45,7 @@ class Tables:
     def _repr_html_(self) -> str:
         """For notebooks: the answer, the table that one looks at first, and the names of all."""
         parts = [f"<p>{escape(' '.join(self.answer()))}</p>", f"<p>{escape(repr(self))}</p>"]
-        first = "layers" if "layers" in self.tables else next(iter(self.tables), "")
+        first = self.first_table()
         if first:
             parts.append(frame_html(self.tables[first], first))
         return "\n".join(parts)

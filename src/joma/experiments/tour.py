@@ -18,7 +18,6 @@ from joma.instruments.monitor.folder import is_monitored
 from joma.instruments.monitor.monitor import Monitor
 from joma.instruments.monitor.page import monitored_run
 from joma.instruments.probe.probe import probe
-from joma.instruments.probe.run import write_probe
 from joma.instruments.track import TrackRun
 from joma.models.decoder import Decoder
 from joma.runs.directory import Run, find_runs, read_run, run_experiment
@@ -59,7 +58,7 @@ def _train_and_probe(directory: Path, steps: int, layers: int, progress: Progres
         )
         _train(model, Batches(text.training, 20, LENGTH, "random", 0), steps, directory, progress)
         found = probe(model.eval(), text.validation[: 64 * LENGTH], length=LENGTH, progress=progress)
-    write_probe(found, directory / "probe", overwrite=overwrite)
+    found.save(directory / "probe", overwrite=overwrite)
 
 
 def _train(model: Decoder, batches: Batches, steps: int, directory: Path, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""``joma.read``: what a run directory holds, as tables, claims and a figure."""
+"""``joma.run`` and ``joma.read``: a run directory as tables, claims and a figure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ import pandas
 
 from joma.core.claim import Claim
 from joma.core.errors import InputError
+from joma.core.figures import drawn_in_notebooks
 from joma.core.files import Json, regular, user_path
+from joma.core.settings import Value
 from joma.core.style import style
 from joma.core.tables import Tables, frame_html
 from joma.experiments import catalog
 from joma.instruments.catalog import INSTRUMENTS
+from joma.instruments.monitor.figure import draw_monitor
+from joma.instruments.monitor.folder import is_monitored, read_messages, read_table
+from joma.instruments.monitor.page import monitored_run
 from joma.report.answer import answer_of, subject_of, verdict_words
-from joma.runs.directory import Run, read_run
+from joma.runs.directory import Run, read_run, record_run, run_experiment
 from joma.runs.job import Job
 from joma.sweeps import SweepRun
 
@@ -26,8 +31,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Result(Tables):
-    """A finished run, as ``read`` gives it back."""
+class RunResult(Tables):
+    """A finished run, as ``joma.run`` and ``joma.read`` return it."""
 
     def __init__(self, run: Run) -> None:
         self.directory: Path = run.directory
@@ -80,7 +85,16 @@ class Result(Tables):
         """
         job = self.job()
         with style("light"):
-            return job.draw(self.tables)
+            return drawn_in_notebooks(job.draw(self.tables))
+
+    def save(self, directory: str | Path, *, overwrite: bool = False) -> Run:
+        """Write the run into another directory: tables, figure, and claims judged anew.
+
+        Raises:
+            InputError: as ``job``.
+            RunDirectoryError: the directory holds something already, or cannot be written.
+        """
+        return record_run(self.job(), user_path(directory), self.tables, overwrite=overwrite)
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}; {self.name} in {self.directory}>"
@@ -99,16 +113,77 @@ class Result(Tables):
         return "\n".join([*parts, f"<p>{escape(repr(self))}</p>"])
 
 
-def read(directory: str | Path) -> Result:
-    """Give a run directory back: ``.tables``, ``.claims``, ``.answer()``, ``.plot()``.
+class MonitorResult(RunResult):
+    """The folder of a ``joma.Monitor``, as ``joma.read`` returns it: table ``values``, and ``messages``."""
+
+    def first_table(self) -> str:
+        """``values``, every measurement so far."""
+        return "values"
+
+    def plot(self) -> Figure:
+        """Draw the measurements so far, with the alarms at their steps."""
+        with style("light"):
+            return drawn_in_notebooks(draw_monitor(self.tables["values"], read_messages(self.directory)))
+
+
+def read(directory: str | Path) -> RunResult:
+    """Read what a command has written: ``.tables``, ``.claims``, ``.answer()``, ``.plot()``.
 
     Args:
-        directory: one that ``joma run``, ``probe``, ``neurons``, ``track`` or ``check`` has written.
+        directory: one that ``joma run``, ``probe``, ``neurons``, ``track``, ``sweep`` or ``check`` has
+            written, or the folder of a ``joma.Monitor``.
 
     Raises:
         RunDirectoryError: no run, an unfinished one, damaged files, or others in their place.
+
+    Examples:
+        >>> joma.run("fig9", out="runs/fig9", quiet=True).name
+        'fig9'
+        >>> joma.read("runs/fig9").table().columns.tolist()[:2]
+        ['law', 'x']
     """
-    return Result(read_run(user_path(directory)))
+    path = user_path(directory)
+    if not is_monitored(path):
+        return RunResult(read_run(path))
+    found = MonitorResult(monitored_run(path))
+    found.tables = {"values": read_table(path), **found.tables}
+    return found
+
+
+def run(
+    name: str,
+    *,
+    preset: str = "quick",
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+    **settings: Value,
+) -> RunResult:
+    """Run an experiment into a directory, as ``joma run`` does, and read it.
+
+    A run that was cut short continues where it stopped; a finished one is read.
+
+    Args:
+        name: of the experiment (see ``joma.list_experiments``).
+        preset: starting point of the settings, ``quick`` or ``paper`` for most.
+        out: the directory (default: ``runs/NAME``).
+        overwrite: whether a run that lies there is computed anew.
+        quiet: no progress on stderr.
+        settings: of the experiment, in place of the preset's: ``seeds=5``.
+
+    Raises:
+        InputError: no such experiment, preset, setting or value.
+        RunDirectoryError: the directory is another run's, or somebody else's.
+        UnfinishedError: the disk is full, or the training diverged; finished parts are kept.
+
+    Examples:
+        >>> joma.run("fig4", quiet=True).verdicts()["verdict"].iloc[0]
+        'holds'
+    """
+    job = catalog.find(name).from_preset(preset, **settings)
+    directory = user_path(out or job.directory())
+    run_experiment(job, directory, preset=preset, overwrite=overwrite, quiet=quiet)
+    return RunResult(read_run(directory))
 
 
 def _kind(name: str) -> type[Job]:

@@ -167,7 +167,8 @@ def read_run(directory: Path) -> Run:
     """
     description = read_description(directory)
     if description is None:
-        raise RunDirectoryError(f"{directory} is not a run directory: it has no {SETTINGS}.")
+        reason = f"it has no {SETTINGS}" if directory.exists() else "it does not exist"
+        raise RunDirectoryError(f"{directory} is not a run directory: {reason}.")
     if not _is_finished(directory):
         raise RunDirectoryError(
             f"the run in {directory} is not finished; continue it with: "

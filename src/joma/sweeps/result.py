@@ -8,30 +8,27 @@ from pathlib import Path
 
 import pandas as pd
 
-from joma.core.claim import Claim
 from joma.core.files import user_path
 from joma.core.settings import Value, as_text
 from joma.runs.directory import run_experiment
 from joma.runs.executors import PROCESSES, executor_of
-from joma.runs.found import Found
+from joma.runs.result import JobResult
 from joma.sweeps import SweepRun
 from joma.sweeps.grid import as_words
 from joma.sweeps.summary import curves_of, summary
 
 
 @dataclass(frozen=True, repr=False)
-class Sweep(Found):
-    """What ``sweep`` ran: the tables of ``joma.sweeps.SweepRun``."""
+class SweepResult(JobResult):
+    """A grid of runs, finished: the tables of ``joma.sweeps.SweepRun``."""
 
     settings: SweepRun
-    claims: list[Claim]
-    """The experiment's, where the grid is its own."""
     directory: Path
     """Where everything lies."""
 
-    def table(self, name: str = "") -> pd.DataFrame:
-        """The tidy table over all cells: the experiment's first with values along steps, or the one named."""
-        return self.tables[name or curves_of(self.tables) or "cells"]
+    def first_table(self) -> str:
+        """The name of the experiment's first table with values along steps, or ``cells``."""
+        return curves_of(self.tables) or "cells"
 
     def cells(self) -> pd.DataFrame:
         """One row per cell: its settings, ``status`` and ``error``."""
@@ -51,7 +48,7 @@ def sweep(
     executor: str = PROCESSES,
     quiet: bool = False,
     **settings: Value,
-) -> Sweep:
+) -> SweepResult:
     """Run an experiment at all settings of a grid, each cell into a run directory of its own.
 
     What is finished is found again: the same call continues a broken sweep, and tries failed cells once more.
@@ -75,4 +72,4 @@ def sweep(
     job.grid_cells()
     directory = user_path(out or job.directory())
     run = run_experiment(job, directory, quiet=quiet, executor=executor_of(executor))
-    return Sweep(job, run.tables, run.claims, directory)
+    return SweepResult(job, run.tables, directory)

@@ -121,14 +121,14 @@ def test_sections_by_name(folder: Path) -> None:
 
 def test_a_probe_is_written_as_a_run_and_reported(folder: Path, tmp_path: Path) -> None:
     found = joma.probe(folder, TEXT, length=20, sections=["attention", "ranks"])
-    run = joma.write_probe(found, tmp_path / "probe")
+    run = found.save(tmp_path / "probe")
     assert {claim.verdict for claim in run.claims} == {"not tested"}
     pandas.testing.assert_frame_equal(read_run(tmp_path / "probe").tables["ranks"], found.tables["ranks"])
     assert (tmp_path / "probe" / "figure.png").stat().st_size > 10_000
     assert main(["report", str(tmp_path / "probe")]) == 0
     with pytest.raises(RunDirectoryError, match="holds a run"):
-        joma.write_probe(found, tmp_path / "probe")
-    joma.write_probe(found, tmp_path / "probe", overwrite=True)
+        found.save(tmp_path / "probe")
+    found.save(tmp_path / "probe", overwrite=True)
 
 
 def test_the_command_writes_a_directory_and_prints_json(

@@ -72,11 +72,11 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(stored: Path) -> joma.Track:
+def found(stored: Path) -> joma.TrackResult:
     return joma.track(stored, quiet=True)
 
 
-def test_each_fault_is_found_and_named_and_the_rest_measured(found: joma.Track) -> None:
+def test_each_fault_is_found_and_named_and_the_rest_measured(found: joma.TrackResult) -> None:
     notes = found.notes()
     kinds = {(row.kind, row.checkpoint) for row in notes.itertuples()}
     assert {
@@ -96,7 +96,9 @@ def test_each_fault_is_found_and_named_and_the_rest_measured(found: joma.Track) 
     assert list(members["line"].unique()) == ["stage1", "stage2 ingredient1"]
 
 
-def test_values_are_those_of_a_probe_and_of_the_dense_difference(found: joma.Track, stored: Path) -> None:
+def test_values_are_those_of_a_probe_and_of_the_dense_difference(
+    found: joma.TrackResult, stored: Path
+) -> None:
     table = found.table()
     alone = probe_weights(stored / "stage1-step30", attention=True)
     own = table[(table["checkpoint"] == "stage1-step30") & (table["metric"] == "stable_rank")]
@@ -114,7 +116,7 @@ def test_values_are_those_of_a_probe_and_of_the_dense_difference(found: joma.Tra
     assert stage_1["value"].to_numpy() == pytest.approx(np.full(len(stage_1), way), rel=1e-4)
 
 
-def test_the_object_has_a_table_a_plot_and_bounces(found: joma.Track) -> None:
+def test_the_object_has_a_table_a_plot_and_bounces(found: joma.TrackResult) -> None:
     bounces = found.bounces()
     one = bounces[(bounces["metric"] == "stable_rank") & (bounces["matrix"] == "lower")]
     assert len(one[one["line"] == "stage1"]) == LAYERS
@@ -154,7 +156,7 @@ def test_what_is_left_out_is_said_once_with_its_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_a_series_on_a_cluster_is_the_same(found: joma.Track, tmp_path: Path) -> None:
+def test_a_series_on_a_cluster_is_the_same(found: joma.TrackResult, tmp_path: Path) -> None:
     """Each checkpoint's parts are handed out; what cannot be read there is told by who follows the series."""
     handed: list[str] = []
 
@@ -171,7 +173,7 @@ def test_a_series_on_a_cluster_is_the_same(found: joma.Track, tmp_path: Path) ->
         pd.testing.assert_frame_equal(run.tables[name], table, check_exact=True)
 
 
-def test_dates_have_intervals_and_layers_a_row_each(found: joma.Track) -> None:
+def test_dates_have_intervals_and_layers_a_row_each(found: joma.TrackResult) -> None:
     dated = found.tables["dates"]
     dated = dated[dated["step"].notna()]
     assert len(dated)

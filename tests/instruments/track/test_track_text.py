@@ -53,7 +53,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(series: Path) -> joma.Track:
+def found(series: Path) -> joma.TrackResult:
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         return joma.track(
@@ -65,7 +65,9 @@ def found(series: Path) -> joma.Track:
         )
 
 
-def test_loss_attention_and_sections_are_those_of_the_model_itself(series: Path, found: joma.Track) -> None:
+def test_loss_attention_and_sections_are_those_of_the_model_itself(
+    series: Path, found: joma.TrackResult
+) -> None:
     name = "step3-tokens3M"
     table = found.table()
     own = table[table["checkpoint"] == name]

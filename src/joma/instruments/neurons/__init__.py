@@ -18,7 +18,7 @@ class NeuronsRun(Instrument):
 
     The settings are those of ``joma.neurons``.
 
-    Tables: those of ``joma.instruments.neurons.probe.Neurons``.
+    Tables: those of ``joma.NeuronsResult``.
     """
 
     title = "neurons that answer to unrelated patterns"

@@ -13,7 +13,7 @@ from torch import nn
 
 from joma.core.errors import InputError
 from joma.core.progress import Progress
-from joma.core.tables import Tables
+from joma.instruments.neurons import NeuronsRun
 from joma.instruments.neurons.find import NeuronContexts, find_neurons
 from joma.instruments.neurons.meaning import embedding_matrix
 from joma.instruments.neurons.measured import BATCH_TOKENS, COPIES, SHOWN, SMALLEST, TOKENS, TOP, WINDOW
@@ -26,8 +26,10 @@ from joma.instruments.neurons.scores import (
     score_layers,
 )
 from joma.instruments.reading.loading import LoadedModel, load_model
+from joma.instruments.reading.settings import Reading
 from joma.instruments.reading.texts import Text, Windows, windows
 from joma.instruments.reading.untrained import check_null, untrained_copies
+from joma.runs.result import JobResult
 
 if TYPE_CHECKING:
     import pandas
@@ -35,8 +37,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Neurons(Tables):
-    """What ``probe_neurons`` found."""
+class NeuronsResult(JobResult):
+    """A model's neurons with the contexts that activate them."""
 
     tables: dict[str, pandas.DataFrame]
     """``neurons`` and ``null`` (module ``scores``), ``layers`` (their summary), ``contexts``
@@ -67,7 +69,7 @@ def probe_neurons(
     dtype: str | None = None,
     trust_remote_code: bool = False,
     progress: Progress | None = None,
-) -> Neurons:
+) -> NeuronsResult:
     """Find the neurons that answer to unrelated patterns, and the contexts that show it.
 
     One pass over the text keeps the windows that activate each neuron most; what the query token attends
@@ -162,7 +164,9 @@ def probe_neurons(
     else:
         tables |= {f"untrained_{name}": _below(beside, name) for name in ("neurons", "layers") if beside}
     tables["model"] = _described(loaded, pieces, top)
-    return Neurons(tables)
+    return NeuronsResult(
+        NeuronsRun(reading=Reading(model=str(loaded.name)), copies=copies, seed=seed), tables
+    )
 
 
 def _below(copies: Sequence[dict[str, pandas.DataFrame]], name: str) -> pandas.DataFrame:

@@ -17,7 +17,7 @@ class ProbeRun(Instrument):
 
     The settings are those of ``joma.probe``; with ``weights``, of ``joma.probe_weights``.
 
-    Tables: those of ``joma.instruments.probe.probe.Probe``; with ``weights``, ``ranks`` and ``layers``.
+    Tables: those of ``joma.ProbeResult``; with ``weights``, ``ranks`` and ``layers``.
     """
 
     title = "a model probed on a text"

@@ -14,7 +14,7 @@ from torch import nn
 from joma.checkpoints.ranks import weight_ranks
 from joma.core.errors import InputError, JomaError, UnfinishedError, nearest
 from joma.core.progress import Progress
-from joma.core.tables import Tables
+from joma.instruments.probe import ProbeRun
 from joma.instruments.probe.sections.attention import STATISTICS, AttentionSection
 from joma.instruments.probe.sections.coherence import CoherenceSection
 from joma.instruments.probe.sections.joint_dynamics import JointDynamicsSection, joint_dynamics
@@ -23,7 +23,7 @@ from joma.instruments.probe.summary import layer_summary
 from joma.instruments.reading.lent import Anatomy
 from joma.instruments.reading.loading import LoadedModel, load_model
 from joma.instruments.reading.ready import Input, ReadyBatch, ReadyInputs
-from joma.instruments.reading.settings import BATCH_TOKENS
+from joma.instruments.reading.settings import BATCH_TOKENS, Reading
 from joma.instruments.reading.shared import Section, read
 from joma.instruments.reading.texts import (
     Text,
@@ -32,6 +32,7 @@ from joma.instruments.reading.texts import (
     windows,
 )
 from joma.instruments.reading.untrained import check_null, untrained_copy
+from joma.runs.result import JobResult
 
 if TYPE_CHECKING:
     import pandas
@@ -49,8 +50,8 @@ _TABLES = {
 
 
 @dataclass(frozen=True, repr=False)
-class Probe(Tables):
-    """What ``probe`` found."""
+class ProbeResult(JobResult):
+    """A model, probed."""
 
     tables: dict[str, pandas.DataFrame]
     """``attention``, ``positions`` and ``coverage``, ``ranks``, ``coherence``, ``joint_dynamics``,
@@ -81,7 +82,7 @@ def probe(
     dtype: str | torch.dtype | None = None,
     trust_remote_code: bool = False,
     progress: Progress | None = None,
-) -> Probe:
+) -> ProbeResult:
     """Measure a model on a text: attention entropy, stable ranks, coherence, joint dynamics, salience.
 
     The model itself is not changed, and its outputs are those it has without being probed.
@@ -202,7 +203,7 @@ def probe(
     if failures:
         failed = {name: failures[name] for name in wanted if name in failures}
         tables["not_measured"] = _failures(failed)
-    return Probe(tables)
+    return ProbeResult(ProbeRun(reading=Reading(model=str(reading.loaded.name)), null=null), tables)
 
 
 @dataclass

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 
 from joma.checkpoints.ranks import weight_ranks
-from joma.core.errors import InputError
 from joma.core.progress import Progress
 from joma.instruments.probe import ProbeRun
-from joma.instruments.probe.probe import Probe, probe
+from joma.instruments.probe.probe import probe
 from joma.instruments.probe.sections.attention import STATISTICS
 from joma.instruments.probe.summary import layer_summary
 from joma.instruments.reading.loading import checked_device, resolve
-from joma.instruments.reading.settings import Reading
-from joma.runs.directory import Run, record_run
 
 
 def run(settings: ProbeRun, progress: Progress) -> dict[str, pd.DataFrame]:
@@ -46,18 +41,4 @@ def _ranks(settings: ProbeRun, progress: Progress) -> pd.DataFrame:
         layers=settings.layers,
         device="cpu" if device == "auto" else checked_device(device),
         progress=progress,
-    )
-
-
-def write_probe(found: Probe, directory: str | Path, *, overwrite: bool = False) -> Run:
-    """Write what ``joma.probe`` found as a run directory, which ``joma report`` can show.
-
-    Raises:
-        RunDirectoryError: the directory holds something already, or cannot be written.
-    """
-    if not found.tables:
-        raise InputError("this probe has no table to write.")
-    name = str(found.tables["model"]["model"].iloc[0])
-    return record_run(
-        ProbeRun(reading=Reading(model=name)), Path(directory), found.tables, overwrite=overwrite
     )

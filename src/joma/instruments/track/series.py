@@ -13,16 +13,16 @@ from joma.core.progress import Progress
 from joma.core.settings import Value
 from joma.instruments.track import TrackRun
 from joma.runs.directory import run_experiment
-from joma.runs.found import Found
+from joma.runs.result import JobResult
 
 
 @dataclass(frozen=True, repr=False)
-class Track(Found):
-    """What ``track`` found along a series: the tables of ``joma.instruments.track.TrackRun``."""
+class TrackResult(JobResult):
+    """A series of checkpoints, measured: the tables of ``joma.instruments.track.TrackRun``."""
 
-    def table(self) -> pd.DataFrame:
-        """Every measurement: ``series, checkpoint, line, step, ..., layer, head, matrix, metric, value``."""
-        return self.tables["values"]
+    def first_table(self) -> str:
+        """``values``, with every measurement: ``series, checkpoint, step, layer, head, metric, value`` ..."""
+        return "values"
 
     def bounces(self) -> pd.DataFrame:
         """Dip and bounce of every curve, with its null and verdict: see ``joma.bounce``."""
@@ -40,7 +40,7 @@ def track(
     out: str | Path | None = None,
     quiet: bool = False,
     **settings: Value,
-) -> Track:
+) -> TrackResult:
     """Measure a series of checkpoints along its training.
 
     Args:
@@ -63,5 +63,5 @@ def track(
     job = TrackRun.of(**given, further=tuple(map(str, named[1:])))
     job.check_complete()
     if out is None:
-        return Track(job, job.run(Progress(quiet=quiet)))
-    return Track(job, run_experiment(job, Path(out), quiet=quiet).tables)
+        return TrackResult(job, job.run(Progress(quiet=quiet)))
+    return TrackResult(job, run_experiment(job, Path(out), quiet=quiet).tables)
