@@ -106,6 +106,12 @@ def probe_weights(
     Raises:
         InputError: a checkpoint that cannot be read, no matrix that can be measured there, an unknown role,
             statistic or layer, a weight that holds NaN or infinities (and where).
+
+    Examples:
+        >>> model = Decoder(50, layers=2, width=16, hidden=32, heads=2)
+        >>> table = joma.probe_weights(model)
+        >>> table[table["metric"] == "stable_rank"][["layer", "matrix"]].values.tolist()
+        [[0, 'lower'], [1, 'lower']]
     """
     table = weight_ranks(
         path,

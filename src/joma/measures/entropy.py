@@ -18,6 +18,10 @@ def entropy_of_probabilities(probabilities: Numbers) -> Tensor:
     Raises:
         InputError: if a probability is negative or not a number, if a row is empty, or if it does not sum
             to one (within 1e-3, or 2 units of rounding of half precision).
+
+    Examples:
+        >>> joma.entropy_of_probabilities([[0.5, 0.5], [0.25, 0.75]])
+        tensor([0.6931, 0.5623], dtype=torch.float64)
     """
     rows, rounding = _rows(probabilities, "entropy_of_probabilities")
     if rows.numel() and not bool(rows.amin() >= 0):
@@ -45,6 +49,10 @@ def entropy_of_logits(logits: Numbers) -> Tensor:
 
     Raises:
         InputError: if a logit is NaN or +inf, or if a row is empty.
+
+    Examples:
+        >>> joma.entropy_of_logits([[0.0, 0.0], [0.0, -float("inf")]])
+        tensor([0.6931, 0.0000], dtype=torch.float64)
     """
     logits, _ = _rows(logits, "entropy_of_logits")
     if bool(torch.isnan(logits).any() | torch.isposinf(logits).any()):

@@ -30,6 +30,10 @@ def demo(out: str | Path = "joma-demo", *, overwrite: bool = False, quiet: bool 
     Raises:
         RunDirectoryError: the directory holds something else.
         UnfinishedError: the disk is full.
+
+    Examples:
+        >>> joma.demo("joma-demo").name  # doctest: +SKIP
+        'report.html'
     """
     directory = user_path(out)
 

@@ -140,7 +140,7 @@ def read(directory: str | Path) -> RunResult:
         >>> joma.run("fig9", out="runs/fig9", quiet=True).name
         'fig9'
         >>> joma.read("runs/fig9").table().columns.tolist()[:2]
-        ['law', 'x']
+        ['run', 'y']
     """
     path = user_path(directory)
     if not is_monitored(path):

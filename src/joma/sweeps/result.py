@@ -66,6 +66,11 @@ def sweep(
         InputError: no such experiment, preset, setting, value or executor; a grid that makes no sense.
         RunDirectoryError: the directory is another sweep's, or somebody else's.
         UnfinishedError: not one cell could be computed, or the disk is full.
+
+    Examples:
+        >>> found = joma.sweep("fig9", {"dimensions": [(2,), (3,)]}, quiet=True)
+        >>> found.cells()["status"].tolist()
+        ['done', 'done']
     """
     given = tuple(f"{name}={as_text(value)}" for name, value in sorted(settings.items()))
     job = SweepRun(experiment=experiment, preset=preset, settings=given, grid=as_words(grid or {}))

@@ -102,6 +102,13 @@ def probe_neurons(
     Raises:
         InputError: a model, text or setting that cannot be used as it is.
         UnfinishedError: out of memory.
+
+    Examples:
+        >>> model = Decoder(50, layers=1, width=16, hidden=8, heads=2).eval()
+        >>> text = np.random.default_rng(0).integers(0, 50, 400)
+        >>> found = joma.neurons(model, text, length=20, null="none")
+        >>> sorted(found.tables)[:3]
+        ['context_tokens', 'contexts', 'layers']
     """
     if smallest < 2 or top < 2 * smallest:
         raise InputError(

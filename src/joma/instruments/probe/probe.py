@@ -118,6 +118,13 @@ def probe(
     Raises:
         InputError: a model, text or setting that cannot be used as it is, and whatever could not be measured.
         UnfinishedError: out of memory.
+
+    Examples:
+        >>> model = Decoder(50, layers=2, width=16, hidden=32, heads=2).eval()
+        >>> text = np.random.default_rng(0).integers(0, 50, 400)
+        >>> found = joma.probe(model, text, length=20, sections=["attention", "ranks"])
+        >>> found.table()["layer"].tolist()
+        [0, 1]
     """
     wanted = check_sections(sections)
     check_null(null)

@@ -72,6 +72,11 @@ def load_model(
     Raises:
         InputError: no such model, a hub that cannot be reached, a checkpoint that is damaged, incomplete or
             would run code, weights that are NaN or infinite, an unknown device or dtype.
+
+    Examples:
+        >>> loaded = joma.load_model(torch.nn.Linear(4, 3))
+        >>> loaded.name, str(loaded.device)
+        ('Linear', 'cpu')
     """
     if isinstance(model, nn.Module):
         _check_finite(model, type(model).__name__)

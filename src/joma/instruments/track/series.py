@@ -55,6 +55,16 @@ def track(
     Raises:
         InputError: no such series, no step in any name, an unknown setting.
         UnfinishedError: not one checkpoint could be measured.
+
+    Examples:
+        >>> model = Decoder(50, layers=1, width=16, hidden=32, heads=2)
+        >>> for step in (0, 10, 20):
+        ...     os.makedirs(f"run/checkpoint-{step}")
+        ...     safetensors.torch.save_file(model.state_dict(), f"run/checkpoint-{step}/model.safetensors")
+        ...     _ = model.layers[0].lower.weight.data.mul_(2)
+        >>> found = joma.track("run", quiet=True)
+        >>> found.tables["checkpoints"]["step"].tolist()
+        [0, 10, 20]
     """
     named = [series] if isinstance(series, str | Path) else list(series)
     if not named:

@@ -73,6 +73,14 @@ def watch(
 
     Raises:
         InputError: for a model that is no module, an unknown statistic or reduction.
+
+    Examples:
+        >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        >>> tokens = torch.randn(3, 5, 8)
+        >>> with joma.watch(model) as seen:
+        ...     outputs = model(tokens, tokens, tokens)
+        >>> seen.table()[["head", "metric", "unit"]].drop_duplicates().values.tolist()
+        [[0, 'attention_entropy', 'nats'], [1, 'attention_entropy', 'nats']]
     """
     return Watch(model, layers=layers, statistics=statistics, reduce=reduce, rows=rows, tolerance=tolerance)
 

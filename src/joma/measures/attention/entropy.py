@@ -152,6 +152,11 @@ def attention_entropy(
         InputError: shapes that do not fit, an unknown statistic, scores that are NaN or infinite (says
             in which head and row).
         UnfinishedError: out of memory.
+
+    Examples:
+        >>> query, key = torch.zeros(1, 2, 4, 8), torch.zeros(1, 2, 4, 8)
+        >>> joma.attention_entropy(query, key, causal=True).entropy[0, 0]  # row i: ln(i + 1)
+        tensor([0.0000, 0.6931, 1.0986, 1.3863])
     """
     given = check_arguments(
         query, key, scale, causal, mask, bias, softcap, window, sinks, tolerance, statistics, rows, seed,

@@ -92,6 +92,13 @@ def bounce(
     Raises:
         InputError: fewer than 8 points, unequal lengths, steps that do not increase, values that
             are not finite, two runs, an even window, no resamples, or a negative seed.
+
+    Examples:
+        >>> steps = np.arange(200)
+        >>> noise = 0.01 * np.random.default_rng(0).normal(size=200)
+        >>> found = joma.bounce(steps, 3 + np.cos(steps / 200 * 2 * np.pi) + noise)
+        >>> bool(abs(found.main.step - 100) < 10 and found.rebound_probability < 0.05)
+        True
     """
     resamples = whole("bounce", "resamples", resamples)
     seed = whole("bounce", "seed", seed, 0, None)

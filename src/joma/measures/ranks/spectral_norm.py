@@ -46,7 +46,12 @@ class SpectralNorm:
 
 
 def spectral_norm(weight: Numbers, *, rtol: float | None = None, certify: bool = False) -> float:
-    """The largest singular value of a matrix; ``spectral_norm_estimate`` gives its bounds too."""
+    """The largest singular value of a matrix; ``spectral_norm_estimate`` gives its bounds too.
+
+    Examples:
+        >>> joma.spectral_norm(np.diag([3.0, 1.0]))
+        3.0
+    """
     return spectral_norm_estimate(weight, rtol=rtol, certify=certify).value
 
 

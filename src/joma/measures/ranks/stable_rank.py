@@ -55,6 +55,10 @@ def stable_rank(weight: Numbers, *, rtol: float | None = None, certify: bool = F
     Raises:
         InputError: not a real matrix, NaN or infinities (and where), a zero matrix (its stable rank is
             undefined), or an ``rtol`` out of reach.
+
+    Examples:
+        >>> round(joma.stable_rank(np.diag([2.0, 1.0, 1.0])), 12)  # (4 + 1 + 1) / 4
+        1.5
     """
     tensor = dense_weight(weight, "stable_rank")
     tolerance = checked_tolerance(rtol, certify, "stable_rank")
@@ -69,6 +73,10 @@ def stable_rank_estimate(
     """``stable_rank`` of one matrix, with its error bound and what it was made of.
 
     ``where`` names the matrix in messages.
+
+    Examples:
+        >>> round(joma.stable_rank_estimate(np.eye(3)).value, 12)
+        3.0
     """
     matrix = dense_weight(weight, where)
     if matrix.ndim != 2:
@@ -91,6 +99,10 @@ def effective_rank(weight: Numbers, *, where: str = "effective_rank") -> float |
 
     Raises:
         InputError: as for ``stable_rank``.
+
+    Examples:
+        >>> round(joma.effective_rank(np.eye(3)), 6)
+        3.0
     """
     return _each(dense_weight(weight, where), where, _effective)
 
