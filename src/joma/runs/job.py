@@ -36,7 +36,7 @@ class Job(Settings, ABC):
     that defines it has three modules beside it:
 
     * ``run``: ``run(settings, progress) -> {name of a table: tidy table}`` measures;
-    * ``figure``: ``draw(settings, tables) -> Figure``, from the tables alone;
+    * ``figure``: ``draw(settings, tables) -> Figure``, from the tables alone, and ``CAPTION``, what it shows;
     * ``text``, where a terminal can show some of the tables: ``printed(settings, tables) -> str``;
     * ``claims``: ``claims(settings, tables) -> [Claim, ...]``, from the tables alone, and, where there is
       more to say than the claims do, ``answer(settings, tables) -> [sentence, ...]``.
@@ -133,10 +133,8 @@ class Job(Settings, ABC):
         return []
 
     def caption(self) -> str:
-        """What the figure shows, for those who cannot see it: what its ``draw`` says of itself."""
-        own = type(self).draw
-        draw = own if own is not Job.draw else self._beside("figure").draw
-        return " ".join((draw.__doc__ or "").split())
+        """What the figure shows, for those who cannot see it."""
+        return self.title if type(self).draw is not Job.draw else str(self._beside("figure").CAPTION)
 
     def _beside(self, module: str) -> types.ModuleType:
         return importlib.import_module(f"{type(self).__module__}.{module}")

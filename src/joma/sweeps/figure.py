@@ -11,6 +11,12 @@ from joma.core.figures import PALETTE, panels
 from joma.sweeps import SweepRun
 from joma.sweeps.summary import curves_of, summary
 
+CAPTION = (
+    "The experiment's own figure where the grid is its own; else a panel per measurement, with the mean"
+    " over seeds along the steps and its 95 % interval, a colour per setting of the grid."
+)
+"""What the figure shows, for those who cannot see it."""
+
 _MOST_PANELS = 12
 _MOST_LINES = 10
 _FEWEST = 3
@@ -18,8 +24,7 @@ _FEWEST = 3
 
 
 def draw(settings: SweepRun, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """The experiment's own figure where the grid is its own; else a panel per measurement, with the mean over
-    seeds along the steps and its 95 % interval, a colour per setting of the grid."""
+    """Draw the figure that ``CAPTION`` describes."""
     whole = settings.whole()
     if whole is not None:
         return whole.draw(tables)

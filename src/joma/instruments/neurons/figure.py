@@ -15,6 +15,9 @@ from joma.core.figures import PALETTE, ink
 from joma.instruments.neurons.page import Context, Neuron, Piece, neurons_of
 from joma.runs.job import Job
 
+CAPTION = "Scores beside the null's, by layer, and a few neurons' contexts."
+"""What the figure shows, for those who cannot see it."""
+
 _NEURONS, _PATTERNS, _CONTEXTS = 3, 2, 2
 _COLUMNS = 128
 """Characters in a line of text."""
@@ -23,7 +26,7 @@ _MOST_CHARACTERS = 100
 
 
 def draw(settings: Job, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Scores beside the null's, by layer, and a few neurons' contexts."""
+    """Draw the figure that ``CAPTION`` describes."""
     shown = neurons_of(tables)[:_NEURONS]
     lines = [_lines(neuron) for neuron in shown]
     height = sum(len(text) for text in lines) * _FONT * 1.45 / 72 + 0.3

@@ -16,6 +16,9 @@ from joma.instruments.probe import ProbeRun
 from joma.instruments.probe.sections.index_rows import index_rows
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 
+CAPTION = "Heat maps of layer and head, entropy by position, profiles over layers."
+"""What the figure shows, for those who cannot see it."""
+
 _LINES_SHOWN = 6
 _PANELS_IN_A_ROW = 3
 _TICKS = 12
@@ -24,7 +27,7 @@ _VISIBLE = 0.15
 
 
 def draw(settings: ProbeRun, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Heat maps of layer and head, entropy by position, profiles over layers."""
+    """Draw the figure that ``CAPTION`` describes."""
     drawings: list[Callable[[Axes], None]] = []
     if "attention" in tables:
         attention = tables["attention"]

@@ -14,6 +14,11 @@ from joma.core.figures import PALETTE, ink, panels, shade
 from joma.instruments.track import TrackRun
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 
+CAPTION = (
+    "Every head or matrix over the steps by layer, linear and log; maps of layer and step; and the dates."
+)
+"""What the figure shows, for those who cannot see it."""
+
 _TITLES = {
     (ATTENTION_ENTROPY, "attention"): "attention entropy (nats)",
     ("stable_rank", "lower"): "stable rank, lower MLP",
@@ -25,7 +30,7 @@ _ONE_CURVE = ["line", "stack", "layer", "expert", "head"]
 
 
 def draw(settings: TrackRun, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Every head or matrix over the steps by layer, linear and log; maps of layer and step; and the dates."""
+    """Draw the figure that ``CAPTION`` describes."""
     values = tables["values"]
     values = values[(values["series"] == "A") & (values["against"].isin(["", "previous"]))]
     shown = [

@@ -14,6 +14,13 @@ from joma.experiments.beyond.alarm.branches import CONTINUE, MAIN
 from joma.experiments.beyond.alarm.detection import OURS, WHOLE
 from joma.experiments.beyond.alarm.rules import KURTOSIS, LOSS_CUSUM
 
+CAPTION = (
+    "Top: loss, and normalised entropy of every head, of the first base in four faults, its alarms "
+    "marked. Bottom: of each rule, the share of bases with an alarm, branch by branch, looks at every "
+    "step."
+)
+"""What the figure shows, for those who cannot see it."""
+
 SHOWN = ("attention ramp 15", "rate ramp 20", "rate jump", "mlp ramp 20")
 _BEFORE = 60
 _RULES = (
@@ -29,10 +36,7 @@ _RULES = (
 
 
 def draw(settings: Alarm, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Top: loss, and normalised entropy of every head, of the first base in four faults, its alarms marked.
-
-    Bottom: of each rule, the share of bases with an alarm, branch by branch, looks at every step.
-    """
+    """Draw the figure that ``CAPTION`` describes."""
     figure: Figure
     figure, axes = panels(3, len(SHOWN), width=3.6, height=2.9)
     series, alarms = tables["series"], tables["alarms"]

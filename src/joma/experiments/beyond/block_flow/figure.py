@@ -11,9 +11,12 @@ from matplotlib.figure import Figure
 from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.beyond.block_flow import BlockFlow
 
+CAPTION = "Left: rebound over saliency and spread. Middle: law against flow. Right: entropy in time."
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: BlockFlow, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Left: rebound over saliency and spread. Middle: law against flow. Right: entropy in time."""
+    """Draw the figure that ``CAPTION`` describes."""
     figure: Figure
     figure, axes = panels(1, 3, width=4.6, height=3.9)
     phase, law, courses = axes[0]

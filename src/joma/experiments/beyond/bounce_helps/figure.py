@@ -10,11 +10,14 @@ from matplotlib.figure import Figure
 from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.beyond.bounce_helps import TIMES, WAYS, BounceHelps
 
+CAPTION = "A row per depth: entropy of the top layer, loss gap to the untouched run, costs at the end."
+"""What the figure shows, for those who cannot see it."""
+
 SHORT = {"projections": "frozen", "entropy": "pinned"}
 
 
 def draw(settings: BounceHelps, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """A row per depth: entropy of the top layer, loss gap to the untouched run, costs at the end."""
+    """Draw the figure that ``CAPTION`` describes."""
     curves, costs = tables["curves"], tables["costs"]
     depths = sorted(curves["depth"].unique())
     figure: Figure

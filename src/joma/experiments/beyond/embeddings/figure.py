@@ -10,6 +10,9 @@ from matplotlib.figure import Figure
 from joma.core.figures import PALETTE, panels
 from joma.experiments.beyond.embeddings import LAWS, MODELS, Embeddings
 
+CAPTION = "What each model keeps under exp attention, and what its embeddings learn."
+"""What the figure shows, for those who cannot see it."""
+
 # As the figure has it: a model's logits, and a law's constant for exp attention.
 TITLES = {
     "free": "z free (Theorem 1's case)",
@@ -24,7 +27,7 @@ READERS = (
 
 
 def draw(settings: Embeddings, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """What each model keeps under exp attention, and what its embeddings learn."""
+    """Draw the figure that ``CAPTION`` describes."""
     figure, axes = panels(2, 3, width=4.4, height=3.3)
     drift = tables["drift"].query("attention == 'exp' and scale == @settings.scale")
     colours = dict(zip(LAWS, PALETTE, strict=False))

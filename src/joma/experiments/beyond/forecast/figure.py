@@ -12,6 +12,9 @@ from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.beyond.forecast import CLOSURES, DATA, EXACT, Forecast
 from joma.experiments.beyond.forecast.claims import select
 
+CAPTION = "Top: mean attention of four tokens, trained and forecast. Bottom: the error of each closure."
+"""What the figure shows, for those who cannot see it."""
+
 NAMES = {
     "exact": "Theorem 1",
     "signed": "softmax: Eq. 18",
@@ -31,7 +34,7 @@ LOOKS: dict[str, dict[str, str | tuple[int, tuple[int, int]]]] = {
 
 
 def draw(settings: Forecast, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Top: mean attention of four tokens, trained and forecast. Bottom: the error of each closure."""
+    """Draw the figure that ``CAPTION`` describes."""
     figure: Figure
     figure, axes = panels(2, 2, width=5.4, height=3.6, sharex=True)
     curves = tables["curves"]

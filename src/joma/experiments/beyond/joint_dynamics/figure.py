@@ -15,10 +15,15 @@ from joma.experiments.beyond.joint_dynamics import JointDynamics
 from joma.experiments.beyond.joint_dynamics.tables import of_layers
 from joma.instruments.probe.sections.index_rows import index_rows
 
+CAPTION = (
+    "Above: the block flow, and the index of each layer along training with its null. Below: heads at "
+    "the end, and what is left of the index when the size of the values is held fixed."
+)
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: JointDynamics, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Above: the block flow, and the index of each layer along training with its null. Below: heads at
-    the end, and what is left of the index when the size of the values is held fixed."""
+    """Draw the figure that ``CAPTION`` describes."""
     curves = tables["curves"]
     depths = sorted(curves["depth"].unique())
     figure, axes = panels(2, 1 + len(depths), width=3.9, height=3.0)

@@ -11,12 +11,15 @@ from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.beyond.optimizers import ATTENTION, OPTIMIZERS, WITH_LAW, Optimizers
 from joma.experiments.beyond.optimizers.run import select
 
+CAPTION = "Drift of c along training, what the laws leave of it, and its end against the step size."
+"""What the figure shows, for those who cannot see it."""
+
 CONSTANTS = {"linear": "c = z² − Σₖ vₖ²", "exp": "c = z − Σₖ vₖ²/(2T)"}
 """Theorem 1's constant, as the figure has it."""
 
 
 def draw(settings: Optimizers, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Drift of c along training, what the laws leave of it, and its end against the step size."""
+    """Draw the figure that ``CAPTION`` describes."""
     figure: Figure
     figure, axes = panels(2, 2, width=5.0, height=3.5)
     figure.set_layout_engine("constrained", wspace=0.05)

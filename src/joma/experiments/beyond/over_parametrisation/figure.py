@@ -10,9 +10,12 @@ from matplotlib.figure import Figure
 from joma.core.figures import PALETTE, panels
 from joma.experiments.beyond.over_parametrisation import OverParametrisation
 
+CAPTION = "Trained and untrained blocks, and the coupon-collector's laws; lines are means, bands all seeds."
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: OverParametrisation, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Trained and untrained blocks, and the coupon-collector's laws; lines are means, bands all seeds."""
+    """Draw the figure that ``CAPTION`` describes."""
     figure: Figure
     figure, axes = panels(1, 1, width=6.0, height=4.0)
     axis = axes[0][0]

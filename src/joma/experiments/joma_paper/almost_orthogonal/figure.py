@@ -11,6 +11,9 @@ from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.joma_paper.almost_orthogonal import AlmostOrthogonal
 from joma.experiments.joma_paper.almost_orthogonal.claims import _rms
 
+CAPTION = "Drift against the dimension, coherence against the dimension, dimension against epsilon."
+"""What the figure shows, for those who cannot see it."""
+
 NAMES = {
     "drift": "one token's invariant",
     "first_order_rest": "with the first-order term",
@@ -20,7 +23,7 @@ NAMES = {
 
 
 def draw(settings: AlmostOrthogonal, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Drift against the dimension, coherence against the dimension, dimension against epsilon."""
+    """Draw the figure that ``CAPTION`` describes."""
     figure: Figure
     figure, axes = panels(1, 3, width=4.6, height=3.7)
     left, middle, right = axes[0]

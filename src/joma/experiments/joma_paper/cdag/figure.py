@@ -10,9 +10,12 @@ from matplotlib.figure import Figure
 from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.joma_paper.cdag import LEVELS, Cdag
 
+CAPTION = "Left: how often the conclusion fails. Middle and right: alignment of activations and gradients."
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: Cdag, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Left: how often the conclusion fails. Middle and right: alignment of activations and gradients."""
+    """Draw the figure that ``CAPTION`` describes."""
     figure: Figure
     figure, axes = panels(1, 3, width=4.5, height=3.9)
     shares = tables["quadruples"].query("latents == 'true'")

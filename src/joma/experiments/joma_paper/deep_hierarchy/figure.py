@@ -11,12 +11,15 @@ from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.joma_paper.deep_hierarchy import FROZEN, SHUFFLED, TREE, WEAK, DeepHierarchy
 from joma.experiments.joma_paper.deep_hierarchy.claims import COUSIN, SIBLING, half_times
 
+CAPTION = (
+    "Left, middle: associations by height in layers 1 and 2, dashed for the shuffled tree (mean over "
+    "seeds). Right: cousins' half time over siblings' in layer 1, seed by seed."
+)
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: DeepHierarchy, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Left, middle: associations by height in layers 1 and 2, dashed for the shuffled tree (mean over seeds).
-
-    Right: cousins' half time over siblings' in layer 1, seed by seed.
-    """
+    """Draw the figure that ``CAPTION`` describes."""
     figure: Figure
     figure, axes = panels(1, 3, width=4.4, height=3.7)
     table = tables["associations"]

@@ -10,7 +10,10 @@ from matplotlib.figure import Figure
 from joma.experiments.joma_paper.fig10 import Fig10
 from joma.instruments.neurons import figure
 
+CAPTION = "Scores beside the nulls', by layer, and a few neurons' contexts with attended tokens in bold."
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: Fig10, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Scores beside the nulls', by layer, and a few neurons' contexts with attended tokens in bold."""
+    """Draw the figure that ``CAPTION`` describes."""
     return figure.draw(settings, tables)

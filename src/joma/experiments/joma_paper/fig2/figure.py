@@ -11,6 +11,9 @@ from matplotlib.figure import Figure
 from joma.core.figures import panels
 from joma.experiments.joma_paper.fig2 import DATA, Fig2
 
+CAPTION = "A row for each data set: the data, the correlations, the relative errors."
+"""What the figure shows, for those who cannot see it."""
+
 CORRELATIONS = {
     "correlation": r"Eq. 18: prediction $\hat z$",
     "correlation_1": r"its part $\hat z_1$",
@@ -25,7 +28,7 @@ ERRORS = {
 
 
 def draw(settings: Fig2, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """A row for each data set: the data, the correlations, the relative errors."""
+    """Draw the figure that ``CAPTION`` describes."""
     figure, axes = panels(2, 3, width=4.2, height=3.1)
     figure.set_layout_engine("constrained", wspace=0.04)
     for row, data in zip(axes, DATA, strict=True):

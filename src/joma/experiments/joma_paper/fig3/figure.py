@@ -13,11 +13,14 @@ from joma.core.figures import ink, panels
 from joma.experiments.joma_paper.fig3 import ATTENTION, GROWING, Fig3
 from joma.experiments.joma_paper.fig3.claims import by_token
 
+CAPTION = "Components of ``v_0`` of one seed, with and without attention; all seeds' losers and Theorem 2."
+"""What the figure shows, for those who cannot see it."""
+
 SHOWN = 4
 
 
 def draw(settings: Fig3, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Components of ``v_0`` of one seed, with and without attention; all seeds' losers and Theorem 2."""
+    """Draw the figure that ``CAPTION`` describes."""
     figure, axes = panels(1, 3, width=4.4, height=3.6)
     figure.set_layout_engine("constrained", wspace=0.06)
     first, final = tables["components"].query("run == 0"), tables["final"]

@@ -11,12 +11,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from joma.core.figures import PALETTE, ink, panels
-from joma.experiments.joma_paper.fig4 import ACTING, CAPTION, DYNAMICS, Fig4
+from joma.experiments.joma_paper.fig4 import ACTING, DYNAMICS, Fig4
+from joma.experiments.joma_paper.fig4 import CAPTION as CAPTION_TEMPERATURE
 from joma.experiments.joma_paper.fig4.claims import extremes_of
+
+CAPTION = "Left: courses of v, coloured by mu. Right: entropies, with dip and end marked, and the null."
+"""What the figure shows, for those who cannot see it."""
 
 
 def draw(settings: Fig4, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Left: courses of v, coloured by mu. Right: entropies, with dip and end marked, and the null."""
+    """Draw the figure that ``CAPTION`` describes."""
     figure: Figure
     figure, axes = panels(2, 2, width=5.2, height=3.5)
     figure.set_layout_engine("constrained", wspace=0.06)
@@ -56,7 +60,7 @@ def _draw_entropies(
     if dynamics == "equation 6":
         exponents = [
             (ACTING, "softmax(v²/2), the attention of Eq. 6"),
-            (CAPTION, "softmax(v²), the caption's"),
+            (CAPTION_TEMPERATURE, "softmax(v²), the caption's"),
         ]
     curves = tables["entropy"].query("run == @dynamics")
     for colour, (exponent, label) in zip(PALETTE, exponents, strict=False):

@@ -10,9 +10,12 @@ from matplotlib.figure import Figure
 from joma.core.figures import PALETTE, panels
 from joma.experiments.joma_paper.fig5 import RUNS, Fig5
 
+CAPTION = "Attention to the tokens of each height, run by run; last, the entropies."
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: Fig5, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Attention to the tokens of each height, run by run; last, the entropies."""
+    """Draw the figure that ``CAPTION`` describes."""
     figure: Figure
     figure, axes = panels(2, 3, width=4.1, height=3.0)
     flat = list(axes.ravel())

@@ -13,9 +13,12 @@ from joma.experiments.joma_paper.fig6 import Fig6
 from joma.experiments.joma_paper.fig6.claims import SIGNIFICANT
 from joma.experiments.shared.curves import REAL
 
+CAPTION = "A row per depth: entropy, stable rank, held-out loss along training, with the dips marked."
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """A row per depth: entropy, stable rank, held-out loss along training, with the dips marked."""
+    """Draw the figure that ``CAPTION`` describes."""
     everything, bounces = tables["curves"], tables["bounces"]
     curves = everything[everything["variant"] == REAL]
     bounces = bounces[bounces["variant"] == REAL]

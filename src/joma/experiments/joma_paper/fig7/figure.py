@@ -11,6 +11,9 @@ from joma.core.figures import PALETTE, panels, shade
 from joma.experiments.joma_paper.fig7 import Fig7
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 
+CAPTION = "Each layer's curve, mean over the runs and each run behind it; right: dates of fall and return."
+"""What the figure shows, for those who cannot see it."""
+
 _PANELS = {
     ("stable_rank", "lower"): "stable rank, lower MLP",
     (ATTENTION_ENTROPY, "attention"): "attention entropy (nats)",
@@ -18,7 +21,7 @@ _PANELS = {
 
 
 def draw(settings: Fig7, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Each layer's curve, mean over the runs and each run behind it; right: dates of fall and return."""
+    """Draw the figure that ``CAPTION`` describes."""
     curves, dates = tables["curves"], tables["dates"]
     figure: Figure
     figure, axes = panels(1, 3, width=4.4, height=3.4)

@@ -12,12 +12,17 @@ from joma.core.figures import PALETTE, ink, panels, square_root_steps
 from joma.experiments.joma_paper.fig8 import Fig8
 from joma.experiments.joma_paper.fig8.run import BOUNCES, COLLAPSES, FALLS, STAYS
 
+CAPTION = (
+    "A row per depth: the top layer's entropy and the held-out loss along training, a colour per "
+    "learning rate, and the lowest loss against the rebound, a mark per decoder."
+)
+"""What the figure shows, for those who cannot see it."""
+
 _MARKS = {BOUNCES: "o", COLLAPSES: "X", FALLS: "v", STAYS: "s"}
 
 
 def draw(settings: Fig8, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """A row per depth: the top layer's entropy and the held-out loss along training, a colour per learning
-    rate, and the lowest loss against the rebound, a mark per decoder."""
+    """Draw the figure that ``CAPTION`` describes."""
     curves, decoders = tables["curves"], tables["decoders"]
     depths = sorted(decoders["depth"].unique())
     rates = sorted(decoders["learning_rate"].unique())

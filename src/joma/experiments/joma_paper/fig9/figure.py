@@ -12,9 +12,12 @@ from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.joma_paper.fig9 import Fig9
 from joma.experiments.joma_paper.fig9.laws import number_of
 
+CAPTION = "Left: G(y). Right: H(rho). Dotted, in a law's colour: a critical point of it, where it has one."
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: Fig9, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Left: G(y). Right: H(rho). Dotted, in a law's colour: a critical point of it, where it has one."""
+    """Draw the figure that ``CAPTION`` describes."""
 
     figure: Figure
     figure, axes = panels(1, 2, width=5.2, height=4.0)

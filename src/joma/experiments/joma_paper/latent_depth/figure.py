@@ -10,9 +10,12 @@ from matplotlib.figure import Figure
 from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.joma_paper.latent_depth import DATA, MODELS, LatentDepth
 
+CAPTION = "Left: relative excess loss. Middle: attention by height. Right: growth of near and far weights."
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: LatentDepth, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Left: relative excess loss. Middle: attention by height. Right: growth of near and far weights."""
+    """Draw the figure that ``CAPTION`` describes."""
     figure: Figure
     figure, axes = panels(1, 3, width=4.2, height=3.7)
     left, middle, right = axes[0]

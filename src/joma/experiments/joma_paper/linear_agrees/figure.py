@@ -10,9 +10,12 @@ from matplotlib.figure import Figure
 from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.joma_paper.linear_agrees import JOMA, KEYS, NORMALISED, PLAIN, LinearAgrees
 
+CAPTION = "Where attention goes over time, how sparse it is, and how each token ends."
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: LinearAgrees, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Where attention goes over time, how sparse it is, and how each token ends."""
+    """Draw the figure that ``CAPTION`` describes."""
     last = tables["agreement"][KEYS].iloc[-1]
     curves, logits = (
         table[(table[KEYS] == last).all(axis=1)] for table in (tables["curves"], tables["logits"])

@@ -11,9 +11,12 @@ from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.joma_paper.table1 import CELL, Table1
 from joma.experiments.joma_paper.table1.readings import plain
 
+CAPTION = "NCorr along training for each level, and at its ends beside the nulls and the paper."
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: Table1, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """NCorr along training for each level, and at its ends beside the nulls and the paper."""
+    """Draw the figure that ``CAPTION`` describes."""
     alignment, paper, along = tables["alignment"], tables["paper"], tables["readings_along"]
     absolute = along[plain(along, sign="absolute")]
     figure, axes = panels(1, 2, width=5.0, height=3.6, sharey=True)

@@ -12,9 +12,12 @@ from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.joma_paper.theorem4 import Theorem4
 from joma.experiments.joma_paper.theorem4.laws import limit
 
+CAPTION = "A panel of ratios and laws for each salient component (two at most); then Lambda and its bound."
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: Theorem4, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """A panel of ratios and laws for each salient component (two at most); then Lambda and its bound."""
+    """Draw the figure that ``CAPTION`` describes."""
     figure: Figure
     mu = settings.critical_points
     shown = range(min(2, len(mu) - 1))

@@ -10,9 +10,12 @@ from matplotlib.figure import Figure
 from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.joma_paper.theorem5 import Theorem5
 
+CAPTION = "Left: co-occurrence against H. Right: the error of Eq. 8, printed and completed."
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: Theorem5, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Left: co-occurrence against H. Right: the error of Eq. 8, printed and completed."""
+    """Draw the figure that ``CAPTION`` describes."""
     figure: Figure
     figure, axes = panels(1, 2, width=4.9, height=3.9)
     left, right = axes[0]

@@ -10,9 +10,12 @@ from matplotlib.figure import Figure
 from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.scan_snap.snap_embeddings import EMBEDDED, FREE, ONE_MATRIX, SnapEmbeddings
 
+CAPTION = "Loss, mass on the common token, change of unseen logits over time; final change by probability."
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: SnapEmbeddings, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Loss, mass on the common token, change of unseen logits over time; final change by probability."""
+    """Draw the figure that ``CAPTION`` describes."""
     course, tokens = (table[table["data"] == "real"] for table in (tables["course"], tables["tokens"]))
     figure, axes = panels(2, 2, width=4.8, height=3.2)
     labels = {

@@ -10,12 +10,15 @@ from matplotlib.figure import Figure
 from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.scan_snap.snap_fig4 import SnapFig4
 
+CAPTION = "Left, the paper's picture (its seed); right, the mass on common and on distinct tokens."
+"""What the figure shows, for those who cannot see it."""
+
 PICTURED = (0, 2, 4, 6, 8, 10, 48)
 """Steps that the paper's picture shows; the one it calls final is step 48 of 100."""
 
 
 def draw(settings: SnapFig4, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Left, the paper's picture (its seed); right, the mass on common and on distinct tokens."""
+    """Draw the figure that ``CAPTION`` describes."""
     mass = tables["tokens"].query("metric == 'attention mass' and length < inf and data == 'real'")
     runs = mass["run"].unique()
     shown = 2 if 2 in runs else int(runs.min())

@@ -10,9 +10,12 @@ from matplotlib.figure import Figure
 from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.scan_snap.snap_fig6 import SnapFig6
 
+CAPTION = "A panel for each number of last tokens; the authors' means, where given, as open circles."
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: SnapFig6, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """A panel for each number of last tokens; the authors' means, where given, as open circles."""
+    """Draw the figure that ``CAPTION`` describes."""
     cells, authors = tables["cells"], tables["authors"]
     columns = sorted(cells["last_tokens"].unique())
     figure, axes = panels(1, len(columns), width=3.3, height=3.5, sharey=True)

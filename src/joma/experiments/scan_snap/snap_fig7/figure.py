@@ -10,9 +10,12 @@ from matplotlib.figure import Figure
 from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.scan_snap.snap_fig7 import SnapFig7
 
+CAPTION = "A row per depth: the maps at the pictured steps, then the entropy over training."
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: SnapFig7, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """A row per depth: the maps at the pictured steps, then the entropy over training."""
+    """Draw the figure that ``CAPTION`` describes."""
     curves, maps = tables["curves"], tables["maps"]
     maps = maps[(maps["text"] == "real") & (maps["seed"] == maps["seed"].min())]
     depths = sorted(maps["depth"].unique())

@@ -12,9 +12,12 @@ from matplotlib.figure import Figure
 from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.scan_snap.snap_phases import SnapPhases
 
+CAPTION = "B(t); B at the end over both rates; Theorem 3's error; the hypothesis of Theorem 4."
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: SnapPhases, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """B(t); B at the end over both rates; Theorem 3's error; the hypothesis of Theorem 4."""
+    """Draw the figure that ``CAPTION`` describes."""
     figure, axes = panels(2, 2, width=4.8, height=3.6)
     _draw_gain(axes[0, 0], tables["gain"], tables["phases"])
     _draw_rates(axes[0, 1], tables["phases"])

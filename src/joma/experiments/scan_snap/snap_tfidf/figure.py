@@ -11,9 +11,12 @@ from matplotlib.figure import Figure
 from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.scan_snap.snap_tfidf import REFERENCES, VARIANTS, SnapTfidf
 
+CAPTION = "Mean correlation with each reference, trained beside shuffled, for each source."
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: SnapTfidf, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Mean correlation with each reference, trained beside shuffled, for each source."""
+    """Draw the figure that ``CAPTION`` describes."""
     correlations = tables["correlations"]
     sources = list(correlations["source"].unique())
     figure, axes = panels(1, len(sources), width=4.6, height=3.4, sharey=True)

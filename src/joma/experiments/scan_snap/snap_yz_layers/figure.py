@@ -10,9 +10,12 @@ from matplotlib.figure import Figure
 from joma.core.figures import PALETTE, ink, panels
 from joma.experiments.scan_snap.snap_yz_layers import SnapYzLayers
 
+CAPTION = "Left: loss against depth, with the seeds; right: the YZ model's loss along training."
+"""What the figure shows, for those who cannot see it."""
+
 
 def draw(settings: SnapYzLayers, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Left: loss against depth, with the seeds; right: the YZ model's loss along training."""
+    """Draw the figure that ``CAPTION`` describes."""
     losses, curves = tables["losses"], tables["curves"]
     losses = losses[losses["chosen"]]
     figure, axes = panels(1, 2, width=4.9, height=4.0)
