@@ -87,3 +87,13 @@ def test_the_errata_are_what_joma_check_computes(pages: Pages) -> None:
         "run: python docs/errata.py"
     )
     assert [pages.errata.kept(claim) for claim in computed] == pages.claims.of_checks()
+
+
+def test_the_numbers_of_the_readme_stand_in_the_findings(pages: Pages) -> None:
+    readme = (DOCS.parent / "README.md").read_text("utf-8")
+    first, rest = readme.split("## What was found\n")[1].split("[All findings]")[0].split("5. ")
+    findings = (DOCS / "findings.md").read_text("utf-8")
+    for number in re.findall(r"\d+\.\d+", first):
+        assert number in findings, number
+    corrected = sum(claim["verdict"] == "corrected" for claim in pages.claims.of_checks())
+    assert rest.startswith(f"{corrected} statements")

@@ -7,6 +7,7 @@ or build joma itself are what runs this test.
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import shlex
@@ -258,6 +259,16 @@ def test_a_printed_block_runs(name: str, body: str, place: Path, model_folder: P
     }
     exec(compile(body, name, "exec"), names)
     plt.close("all")
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize(("name", "body"), blocks("pycon"), ids=[name for name, _ in blocks("pycon")])
+def test_a_printed_session_prints_what_it_says(name: str, body: str, place: Path) -> None:
+    told: list[str] = []
+    session = doctest.DocTestParser().get_doctest(body, {}, name, name, 0)
+    result = doctest.DocTestRunner().run(session, out=told.append)
+    assert session.examples
+    assert not result.failed, "".join(told)
 
 
 SMALL_FIG6 = {
