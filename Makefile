@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 CONSTRAINTS := constraints.txt
 
-.PHONY: demo test test-all lint bench docs fuzz kills rates mutations clean
+.PHONY: demo test test-all lint bench docs fuzz kills rates mutations package-check release-check lowest clean
 
 demo: $(VENV)/.installed
 	$(BIN)/joma demo --out joma-demo
@@ -52,6 +52,25 @@ docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/findings.py
 	$(BIN)/python docs/claims.py
 	$(BIN)/mkdocs build --strict
+
+# Wheel and sdist: contents, metadata, description; the wheel alone in an environment of its own, and what it runs.
+package-check: $(VENV)/.installed-dev
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) build twine
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	JOMA_DIST=dist $(BIN)/pytest -n 0 -m slow tests/test_package.py
+
+# As package-check, and what only whoever publishes can know is known: release.toml has no empty field.
+release-check: package-check
+	$(BIN)/python docs/release.py
+
+# The lowest versions that pyproject.toml states, in an environment of their own.
+lowest:
+	$(PYTHON) docs/lowest.py > .lowest.txt
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/pip install --quiet --constraint .lowest.txt . pytest hypothesis mpmath
+	.venv-lowest/bin/python -m pytest -q -m "not slow" tests/theory tests/measures tests/core
 
 # The text of the demo is installed without its dependencies: joma reads its file and imports nothing of it.
 $(VENV)/.installed: pyproject.toml $(CONSTRAINTS)

@@ -32,6 +32,7 @@ from joma.measures.ranks.spectral_norm import spectral_norm as spectral_norm
 from joma.measures.ranks.stable_rank import effective_rank as effective_rank
 from joma.measures.ranks.stable_rank import stable_rank as stable_rank
 from joma.measures.ranks.stable_rank import stable_rank_estimate as stable_rank_estimate
+from joma.report.citation import cite as cite
 from joma.report.demo import demo as demo
 from joma.report.results import MonitorResult as MonitorResult
 from joma.report.results import RunResult as RunResult

@@ -8,5 +8,5 @@ from joma.report.demo import demo
 
 def do(options: DemoOptions) -> int:
     """Run the tour and print where its page is."""
-    print(demo(options.out, overwrite=options.overwrite, quiet=options.quiet))
+    print(demo(options.out, short=options.quick, overwrite=options.overwrite, quiet=options.quiet))
     return 0

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from joma.cli.commands import COMMANDS
 from joma.core.errors import InputError, JomaError, nearest, one_line, shown
-from joma.core.version import __version__
+from joma.core.version import __version__, commit
 
 _USAGE = (
     "usage: joma COMMAND [options]\n\n"
@@ -97,7 +97,8 @@ def _dispatch(words: list[str]) -> int:
         print(_USAGE, end="")
         return 0
     if words[0] == "--version":
-        print(f"joma {__version__}")
+        built = commit()
+        print(f"joma {__version__}{f' (commit {built})' if built else ''}")
         return 0
     if words[0] not in COMMANDS:
         raise InputError(

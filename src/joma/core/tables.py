@@ -30,6 +30,13 @@ class Tables:
             raise InputError(f"there is no table {name!r}; {nearest(name, self.tables)}")
         return self.tables[name or self.first_table()]
 
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Hand the first table to whatever reads Arrow streams: ``polars.DataFrame(found)``, duckdb, pyarrow.
+
+        The other tables are pandas data frames, which are read the same way.
+        """
+        return self.table().__arrow_c_stream__(requested_schema)
+
     def first_table(self) -> str:
         """Return the name of the table that one looks at first: ``layers``, or the first of all."""
         return "layers" if "layers" in self.tables else next(iter(self.tables), "")

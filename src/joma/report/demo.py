@@ -9,18 +9,30 @@ from joma.checks.catalog import run_checks
 from joma.core.files import user_path
 from joma.core.progress import Progress
 from joma.experiments import catalog
-from joma.experiments.tour import TOUR, decoder_runs
+from joma.experiments.tour import (
+    CORPUS,
+    QUICK_CHECKS,
+    QUICK_CORPUS,
+    QUICK_STEPS,
+    QUICK_TOUR,
+    TOUR,
+    decoder_runs,
+)
 from joma.report.page import write_report
 from joma.runs.directory import Run, run_experiment, write_claims
 
 
-def demo(out: str | Path = "joma-demo", *, overwrite: bool = False, quiet: bool = False) -> Path:
+def demo(
+    out: str | Path = "joma-demo", *, short: bool = False, overwrite: bool = False, quiet: bool = False
+) -> Path:
     """Run the tour into a directory, and write one HTML page there.
 
     A tour that was cut short continues where it stopped. It takes some five minutes on two cores.
 
     Args:
         out: the directory.
+        short: only what fits into a minute and needs no text but Python's own reference: two groups of
+            checks, one figure, and a decoder of few steps.
         overwrite: whether what lies there is computed anew.
         quiet: no progress on stderr.
 
@@ -41,16 +53,20 @@ def demo(out: str | Path = "joma-demo", *, overwrite: bool = False, quiet: bool 
         if not quiet:
             print(text, file=sys.stderr, flush=True)
 
-    say("theory: every theorem, lemma and erratum, computed afresh")
+    checks: tuple[str, ...] = ()
+    title = "every theorem, lemma and erratum of the papers, computed afresh"
+    if short:
+        checks, title = QUICK_CHECKS, f"{' and '.join(QUICK_CHECKS)} of the papers, computed afresh"
+    say(f"theory: {title}")
     checked = write_claims(
         directory / "check",
         name="check",
-        title="every theorem, lemma and erratum of the papers, computed afresh",
-        compute=lambda: run_checks(progress=Progress(quiet=quiet)),
+        title=title,
+        compute=lambda: run_checks(checks, Progress(quiet=quiet)),
         overwrite=overwrite,
     )
     runs: list[Run] = []
-    for name in TOUR:
+    for name in QUICK_TOUR if short else TOUR:
         experiment = catalog.find(name)
         say(f"{name}: {experiment.title} ({experiment.costs()['quick']})")
         runs.append(
@@ -63,5 +79,6 @@ def demo(out: str | Path = "joma-demo", *, overwrite: bool = False, quiet: bool 
             )
         )
     say("monitor, track, probe: a decoder trained on the spot, measured as any model is")
-    decoder = decoder_runs(directory, overwrite=overwrite, quiet=quiet)
+    steps, corpus = (QUICK_STEPS, QUICK_CORPUS) if short else (600, CORPUS)
+    decoder = decoder_runs(directory, corpus=corpus, steps=steps, overwrite=overwrite, quiet=quiet)
     return write_report([*reversed(runs), *decoder, checked], directory / "report.html")

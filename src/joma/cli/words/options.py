@@ -39,6 +39,7 @@ class DemoOptions(Settings):
     """Options of ``joma demo``."""
 
     out: str = setting("joma-demo", "directory for the runs and the report", short="-o")
+    quick: bool = setting(False, "a minute: two groups of checks, one figure, a decoder of few steps")
     overwrite: bool = setting(False, "start over")
     quiet: bool = setting(False, "no progress on stderr", short="-q")
 
