@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 import pytest
+from test_claim import assert_flips
 
 from joma.checks.catalog import run_checks
 from joma.experiments import catalog
@@ -97,3 +98,10 @@ def test_the_numbers_of_the_readme_stand_in_the_findings(pages: Pages) -> None:
         assert number in findings, number
     corrected = sum(claim["verdict"] == "corrected" for claim in pages.claims.of_checks())
     assert rest.startswith(f"{corrected} statements")
+
+
+def test_the_claims_of_stored_runs_flip_at_their_printed_thresholds(pages: Pages) -> None:
+    judged = [claim for claim in pages.stored.claims().values() if claim.verdict != "not tested"]
+    assert len(judged) > 150
+    for claim in judged:
+        assert_flips(claim)

@@ -1,49 +1,321 @@
-"""A claim: a sentence of a paper, tested."""
+"""A claim: a sentence of a paper, tested. A statement says what is claimed, a criterion when it holds."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from itertools import groupby
+from typing import Any, Literal, Self, TypedDict
 
 from joma.core.errors import InputError
 from joma.core.files import Json
 
 Verdict = Literal["holds", "corrected", "fails", "not tested"]
 VERDICTS: tuple[Verdict, ...] = ("holds", "corrected", "fails", "not tested")
+Relation = Literal["at least", "at most", "above", "below", "exactly"]
+RELATIONS: tuple[Relation, ...] = ("at least", "at most", "above", "below", "exactly")
+Numbers = float | Iterable[float]
+"""A number, or several, of which the worst decides."""
 
 
-class Facts(TypedDict):
-    """What a claim says, tested or not: for those that are judged in one case and left out in another."""
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """One comparison of a measured number with a threshold; made by ``at_least`` and its siblings."""
+
+    quantity: str
+    """What is measured, in words."""
+    relation: Relation
+    """How the measured number has to lie to the threshold."""
+    measured: float | None
+    """The deciding number. None: it was no number, and the condition does not hold."""
+    threshold: float | None
+    unit: str = ""
+    """Of both numbers: ``nats``, ``steps``; empty where they have none."""
+    than: str = ""
+    """What the threshold is, in words, where it was measured too."""
+    across: str = ""
+    """Over what the deciding number is the worst: ``in every run``."""
+
+    def __post_init__(self) -> None:
+        if self.relation not in RELATIONS:
+            raise InputError(f"the relation {self.relation!r} of a condition is none of {RELATIONS}.")
+        _check_types(self, "a condition", ("measured", "threshold"))
+
+    @property
+    def holds(self) -> bool:
+        """Whether the measured number lies as it should; NaN never does."""
+        return (
+            self.measured is not None
+            and self.threshold is not None
+            and _holds(self.relation, self.measured, self.threshold)
+        )
+
+    def bound(self) -> str:
+        """Relation and threshold: ``at least 0.1 nats``, ``above the null (0.2)``."""
+        number = f"{math.nan if self.threshold is None else self.threshold:.4g} {self.unit}".rstrip()
+        return f"{self.relation} {self.than} ({number})" if self.than else f"{self.relation} {number}"
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """Conditions that all have to hold; ``a & b`` joins two criteria."""
+
+    conditions: tuple[Condition, ...]
+    tolerance: float | None = None
+    """How large an error may be, where one of the conditions is about an error."""
+
+    def __and__(self, other: Criterion) -> Criterion:
+        tolerance = other.tolerance if self.tolerance is None else self.tolerance
+        return Criterion((*self.conditions, *other.conditions), tolerance)
+
+    @property
+    def holds(self) -> bool:
+        """Whether all conditions hold."""
+        return all(condition.holds for condition in self.conditions)
+
+    def words(self) -> str:
+        """The criterion as a sentence: ``fall at least 0.1 nats in every run; share above 0.5``."""
+        groups = groupby(self.conditions, key=lambda condition: (condition.quantity, condition.across))
+        return "; ".join(
+            f"{quantity} {' and '.join(condition.bound() for condition in same)} {across}".rstrip()
+            for (quantity, across), same in groups
+        )
+
+
+def at_least(
+    threshold: Numbers, measured: Numbers, *, of: str, than: str = "", across: str = "", unit: str = ""
+) -> Criterion:
+    """``measured >= threshold``.
+
+    Args:
+        threshold: one number, or as many as are measured, each for its own.
+        measured: one number, or several, all of which have to comply: the one with the least margin decides,
+            and is what is reported. Of no number at all nothing holds.
+        of: what is measured, in words; subject of the sentence that the claim shows.
+        than: what the threshold is, in words, unless it is a number fixed beforehand.
+        across: of several numbers, over what they run: ``in every run``.
+        unit: of both numbers.
+
+    Raises:
+        InputError: several thresholds, but not as many as measured numbers.
+    """
+    return _criterion("at least", threshold, measured, of, than, across, unit)
+
+
+def at_most(
+    threshold: Numbers, measured: Numbers, *, of: str, than: str = "", across: str = "", unit: str = ""
+) -> Criterion:
+    """``measured <= threshold``; arguments as of ``at_least``."""
+    return _criterion("at most", threshold, measured, of, than, across, unit)
+
+
+def above(
+    threshold: Numbers, measured: Numbers, *, of: str, than: str = "", across: str = "", unit: str = ""
+) -> Criterion:
+    """``measured > threshold``; arguments as of ``at_least``."""
+    return _criterion("above", threshold, measured, of, than, across, unit)
+
+
+def below(
+    threshold: Numbers, measured: Numbers, *, of: str, than: str = "", across: str = "", unit: str = ""
+) -> Criterion:
+    """``measured < threshold``; arguments as of ``at_least``."""
+    return _criterion("below", threshold, measured, of, than, across, unit)
+
+
+def equal(
+    threshold: Numbers, measured: Numbers, *, of: str, than: str = "", across: str = "", unit: str = ""
+) -> Criterion:
+    """``measured == threshold``, for counts and shares; arguments as of ``at_least``."""
+    return _criterion("exactly", threshold, measured, of, than, across, unit)
+
+
+def between(
+    low: float, high: float, measured: Numbers, *, of: str, across: str = "", unit: str = ""
+) -> Criterion:
+    """``low <= measured <= high``; arguments as of ``at_least``."""
+    return at_least(low, measured, of=of, across=across, unit=unit) & at_most(
+        high, measured, of=of, across=across, unit=unit
+    )
+
+
+def within_error(
+    tolerance: float, error: Numbers, *, of: str = "error", across: str = "", unit: str = ""
+) -> Criterion:
+    """``error <= tolerance``, where the tolerance is one of the claim; arguments as of ``at_least``."""
+    criterion = at_most(tolerance, error, of=of, across=across, unit=unit)
+    return dataclasses.replace(criterion, tolerance=float(tolerance))
+
+
+def _criterion(
+    relation: Relation,
+    threshold: Numbers,
+    measured: Numbers,
+    quantity: str,
+    than: str,
+    across: str,
+    unit: str,
+) -> Criterion:
+    values, thresholds = _as_list(measured), _as_list(threshold)
+    if len(thresholds) == 1:
+        thresholds *= len(values)
+    if len(thresholds) != len(values):
+        raise InputError(f"{quantity}: {len(thresholds)} thresholds for {len(values)} measured numbers.")
+    decides = min(
+        zip(values, thresholds, strict=True),
+        key=lambda pair: _margin(relation, *pair),
+        default=(math.nan, math.nan if len(thresholds) != 1 else thresholds[0]),
+    )
+    condition = Condition(
+        quantity=quantity,
+        relation=relation,
+        measured=decides[0],
+        threshold=decides[1],
+        unit=unit,
+        than=than,
+        across=across,
+    )
+    return Criterion((condition,))
+
+
+def _as_list(numbers: Numbers) -> list[float]:
+    try:
+        return [float(number) for number in numbers]  # type: ignore[union-attr]
+    except TypeError:
+        return [float(numbers)]  # type: ignore[arg-type]
+
+
+def _holds(relation: Relation, measured: float, threshold: float) -> bool:
+    return {
+        "at least": measured >= threshold,
+        "at most": measured <= threshold,
+        "above": measured > threshold,
+        "below": measured < threshold,
+        "exactly": measured == threshold,
+    }[relation]
+
+
+def _margin(relation: Relation, measured: float, threshold: float) -> float:
+    """How far the measured number is on the right side; what is not a number is the worst of all."""
+    if measured == threshold:
+        return 0.0
+    distance = measured - threshold
+    if math.isnan(distance):
+        return -math.inf
+    signed = {"at least": distance, "above": distance, "exactly": -abs(distance)}
+    return signed.get(relation, -distance)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a source states, before it is judged; written once, whatever becomes of it."""
 
     id: str
+    """Dotted name, the group or experiment first: ``theorem2.trajectory``, ``fig6.rebound``."""
     source: str
-    statement: str
+    """Where it is stated: ``JoMA Thm 2, Eq. 4``."""
+    words: str
+    """The statement as printed (or as tested), in one sentence."""
+
+    def judge(
+        self,
+        criterion: Criterion,
+        *,
+        measured: float | None = None,
+        null: float | None = None,
+        null_description: str = "",
+        evidence: str = "",
+    ) -> Claim:
+        """The claim, tested: it ``holds`` where all conditions do, else it ``fails``.
+
+        Args:
+            criterion: the conditions. Verdict and expected sentence follow from them.
+            measured: the number to tell, where it is not that of the first condition.
+            null: the same number where the statement must not show.
+            null_description: which null it is.
+            evidence: how it was computed.
+        """
+        told = criterion.conditions[0].measured if measured is None else measured
+        holds = criterion.holds and told is not None and not math.isnan(told)
+        return self._claim("holds" if holds else "fails", criterion, told, null, null_description, evidence)
+
+    def correct(
+        self,
+        right: str,
+        *,
+        printed_error: float,
+        error: float,
+        tolerance: float,
+        null: float | None = None,
+        null_description: str = "",
+        evidence: str = "",
+    ) -> Claim:
+        """The claim, a misprint: the printed statement must fail where the corrected one holds.
+
+        It is ``corrected`` if the corrected statement's ``error`` is within ``tolerance`` and the printed
+        statement's error is more than ten times that tolerance. If the corrected statement fails, so
+        does the claim. If the printed statement is not wrong by that much, the erratum is not proven,
+        and the claim ``fails`` too: a reader must not be told of a misprint that is none.
+        """
+        criterion = within_error(tolerance, error, of="error as corrected") & above(
+            10 * tolerance, printed_error, of="error as printed"
+        )
+        verdict: Verdict = "corrected" if criterion.holds else "fails"
+        judged = self._claim(verdict, criterion, float(error), null, null_description, evidence)
+        return dataclasses.replace(judged, correction=right, printed_error=float(printed_error))
+
+    def not_tested(self, reason: str) -> Claim:
+        """The claim that a run could not test, with the reason."""
+        return self._claim("not tested", Criterion(()), None, None, "", reason)
+
+    def _claim(
+        self,
+        verdict: Verdict,
+        criterion: Criterion,
+        measured: float | None,
+        null: float | None,
+        null_description: str,
+        evidence: str,
+    ) -> Claim:
+        return Claim(
+            id=self.id,
+            source=self.source,
+            statement=self.words,
+            expected=criterion.words(),
+            measured=None if measured is None else float(measured),
+            tolerance=criterion.tolerance,
+            verdict=verdict,
+            criterion=criterion.conditions,
+            null=None if null is None else float(null),
+            null_description=null_description,
+            evidence=evidence,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """What a source states, what was expected of it, and what was measured.
 
-    Build one with ``judge``, ``correct`` or ``not_tested``, which derive the verdict
-    from the numbers, rather than by hand.
+    Build one from a ``Statement``, which derives the verdict from the numbers, rather than by hand.
     """
 
     id: str
-    """Dotted name, the group or experiment first: ``theorem2.trajectory``, ``fig6.rebound``."""
+    """As ``Statement.id``."""
     source: str
-    """Where it is stated: ``JoMA Thm 2, Eq. 4``."""
+    """As ``Statement.source``."""
     statement: str
-    """The statement as printed (or as tested), in one sentence."""
+    """As ``Statement.words``."""
     expected: str
-    """What the measurement should show if the statement is true, in words or as a number."""
+    """The criterion in words."""
     measured: float | None
     """The number that decides. For ``corrected``: the error of the corrected statement."""
     tolerance: float | None
-    """How far ``measured`` may be from what is expected, in the same unit."""
+    """How large an error may be, where the criterion is about an error."""
     verdict: Verdict
+    criterion: tuple[Condition, ...] = ()
+    """The conditions that decide; empty if not tested, and in run directories before format 3."""
     correction: str = ""
     """What is right instead (verdict ``corrected``)."""
     printed_error: float | None = None
@@ -59,17 +331,61 @@ class Claim:
         if self.verdict not in VERDICTS:
             raise InputError(f"claim {self.id}: verdict {self.verdict!r} is none of {VERDICTS}.")
         numbers = ("measured", "tolerance", "printed_error", "null")
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if not isinstance(value, int | float | None if field.name in numbers else str):
-                raise InputError(f"claim {self.id}: {field.name} = {value!r} has the wrong type.")
+        _check_types(self, f"claim {self.id}", numbers, ("criterion",))
 
     def as_dict(self) -> dict[str, Json]:
         """The fields, ready for JSON (which knows no NaN or infinity: they become None)."""
-        return {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in dataclasses.asdict(self).items()
-        }
+        fields = dataclasses.asdict(self)
+        return _finite({**fields, "criterion": [_finite(condition) for condition in fields["criterion"]]})
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """The claim of ``as_dict``, also of one from before claims had a criterion.
+
+        Raises:
+            TypeError: a field is unknown or missing.
+            InputError: a field has another type.
+        """
+        conditions = tuple(Condition(**condition) for condition in fields.get("criterion", ()))
+        return cls(**{**fields, "criterion": conditions})
+
+
+def withheld(claims: Iterable[Claim], reason: str) -> list[Claim]:
+    """The claims, none of them judged: of those that were, the reason comes before their evidence."""
+    return [
+        claim
+        if claim.verdict == "not tested"
+        else Statement(claim.id, claim.source, claim.statement).not_tested(f"{reason}; {claim.evidence}")
+        for claim in claims
+    ]
+
+
+def _check_types(
+    item: Claim | Condition, name: str, numbers: Iterable[str], others: Iterable[str] = ()
+) -> None:
+    for field in dataclasses.fields(item):
+        value = getattr(item, field.name)
+        kind = int | float | None if field.name in numbers else str
+        if field.name not in others and not isinstance(value, kind):
+            raise InputError(f"{name}: {field.name} = {value!r} has the wrong type.")
+
+
+def _finite(fields: dict[str, Any]) -> dict[str, Json]:
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in fields.items()
+    }
+
+
+# What callers that write their criterion twice still use.
+
+
+class Facts(TypedDict):
+    """What a claim says, tested or not: for those that are judged in one case and left out in another."""
+
+    id: str
+    source: str
+    statement: str
 
 
 class Stated(TypedDict):
@@ -184,18 +500,3 @@ def not_tested(*, id: str, source: str, statement: str, reason: str) -> Claim:
         verdict="not tested",
         evidence=reason,
     )
-
-
-def withheld(claims: Iterable[Claim], reason: str) -> list[Claim]:
-    """The claims, none of them judged: of those that were, the reason comes before their evidence."""
-    return [
-        claim
-        if claim.verdict == "not tested"
-        else not_tested(
-            id=claim.id,
-            source=claim.source,
-            statement=claim.statement,
-            reason=f"{reason}; {claim.evidence}",
-        )
-        for claim in claims
-    ]

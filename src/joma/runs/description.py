@@ -22,8 +22,9 @@ from joma.runs.job import Job
 from joma.runs.parts import holds_work, notes_of
 
 SETTINGS = "settings.yaml"
-FORMAT = 2
-"""Version of a run directory. 1 named no format, and had neither checksums nor the device that was used."""
+FORMAT = 3
+"""Version of a run directory. 1 named no format, and had neither checksums nor the device that was used; the
+claims of 2 had no criterion."""
 
 _PLATFORM = platform.platform()
 """Asked once: it starts a program, which each process of a sweep would do again."""

@@ -223,7 +223,7 @@ def _read_claims(path: Path, checksum: str | None) -> list[Claim]:
         content: Any = parse_json(read_bytes(path, _LARGEST_CLAIMS), finite=False)
         if not isinstance(content, list):
             raise ValueError("it holds no list")
-        return [Claim(**fields) for fields in content]
+        return [Claim.from_dict(fields) for fields in content]
     except (ValueError, TypeError) as error:
         raise damaged(path, str(error)) from error
 
