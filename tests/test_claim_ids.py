@@ -32,6 +32,8 @@ def ids() -> dict[str, set[str]]:
             values: list[ast.expr] = []
             if isinstance(node, ast.Call):
                 values = [keyword.value for keyword in node.keywords if keyword.arg == "id"]
+                if getattr(node.func, "id", "") == "Statement":
+                    values.append(node.args[0])
             elif isinstance(node, ast.Dict):
                 keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
                 values = [value for key, value in zip(keys, node.values, strict=True) if key == "id"]

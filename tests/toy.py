@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joma.core.claim import Claim, judge
+from joma.core.claim import Claim, Statement, equal
 from joma.core.errors import DivergenceError
 from joma.experiments.base import Experiment
 from joma.runs.job import setting
@@ -57,13 +57,8 @@ class Toy(Experiment):
     def claims(self, tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
         count = len(tables["counts"])
         return [
-            judge(
-                count == self.parts,
-                id="toy.count",
-                source="toy",
-                statement="all <b>parts</b> count",
-                expected=str(self.parts),
-                measured=count,
+            Statement("toy.count", "toy", "all <b>parts</b> count").judge(
+                equal(self.parts, count, of="number of parts")
             )
         ]
 

@@ -13,13 +13,56 @@ from joma.checks._block_examples import (
     relative_drift,
     wave_flow,
 )
-from joma.core.claim import Claim, correct, judge, within
+from joma.core.claim import Claim, Statement, at_least, within_error
 from joma.dynamics import block_flow
 from joma.dynamics.block_flow import Trajectory
 from joma.theory import invariants
 from joma.theory.activation import activation
 from joma.theory.attention import Array, Attention
 from joma.theory.block import Block, Embeddings
+
+SIGN = Statement(
+    "theorem1_softmax.sign",
+    "JoMA Thm 1, softmax (main text and App. A.2)",
+    "z = 1/2 sum_k v_k^2 |v_k|^2 bbar + c.",
+)
+MISSING_TERM = Statement(
+    "theorem1_softmax.missing_term",
+    "JoMA Thm 1, softmax, Eq. 18",
+    "For nearly equal samples z = 1/2 sum_k (v_k^2 - |v_k|^2 bbar) + c, to leading order.",
+)
+INTEGRAL_IDENTITY = Statement(
+    "theorem1_softmax.integral_identity",
+    "JoMA Thm 1, softmax",
+    "Exactly: z - z(0) = eta_z/(T eta_w) {1/2 sum_k [v_k^2] - sum_k int E[g_k h'_k b (b . v_k)] eta_w "
+    "dt}, without any hypothesis.",
+)
+WEAKEST_HYPOTHESIS = Statement(
+    "theorem1_softmax.weakest_hypothesis",
+    "JoMA Thm 1, softmax, Eq. 17",
+    "Eq. 17 holds if and only if sum_k E[g_k h'_k (b . v_k)(b - bbar)] = 0: its error is that.",
+)
+SUMMED_HYPOTHESIS = Statement(
+    "theorem1_softmax.summed_hypothesis",
+    "JoMA Thm 1, softmax, hypothesis",
+    "E[sum_k g_k h'_k b b'] = bbar E[sum_k g_k h'_k b] suffices for Eq. 17.",
+)
+CONSTANT_MEAN = Statement(
+    "theorem1_softmax.constant_mean",
+    "JoMA Thm 1, softmax, hypothesis",
+    "bbar cannot stay constant while z moves: |dbbar/dt| >= lambda_2 |dz/dt| / T, lambda_2 > 0 the "
+    "second eigenvalue of E[diag(b) - b b']. The hypothesis holds only for frozen attention.",
+)
+LOGIT_SUM = Statement(
+    "theorem1_softmax.logit_sum",
+    "JoMA Thm 1, softmax (side invariant)",
+    "The sum of the logits 1'z never changes, neither by flow nor by SGD.",
+)
+WEIGHT_SUM = Statement(
+    "theorem1_softmax.weight_sum",
+    "JoMA Thm 1, softmax (side invariant)",
+    "1'v_k - xi_k never changes, by flow or by SGD: weights sum to the bias.",
+)
 
 
 def _balanced(spread: float, *, balanced: bool) -> tuple[Block, Trajectory, Array]:
@@ -72,11 +115,8 @@ def theorem1_softmax() -> list[Claim]:
 
 def _lost_sign() -> Claim:
     _, flow, mean = _balanced(0.001, balanced=True)
-    return correct(
-        id="theorem1_softmax.sign",
-        source="JoMA Thm 1, softmax (main text and App. A.2)",
-        printed="z = 1/2 sum_k v_k^2 |v_k|^2 bbar + c.",
-        right="z = 1/2 sum_k (v_k^2 - |v_k|^2 bbar) + c, as in Eq. 18 (first-order right if E[g h'] = 0).",
+    return SIGN.correct(
+        "z = 1/2 sum_k (v_k^2 - |v_k|^2 bbar) + c, as in Eq. 18 (first-order right if E[g h'] = 0).",
         printed_error=_form_error(flow, mean, "printed"),
         error=_form_error(flow, mean, "signed"),
         tolerance=2e-3,
@@ -86,11 +126,8 @@ def _lost_sign() -> Claim:
 
 def _lost_factor() -> Claim:
     _, flow, mean = _balanced(0.001, balanced=False)
-    return correct(
-        id="theorem1_softmax.missing_term",
-        source="JoMA Thm 1, softmax, Eq. 18",
-        printed="For nearly equal samples z = 1/2 sum_k (v_k^2 - |v_k|^2 bbar) + c, to leading order.",
-        right="z = 1/2 sum_k [v_k^2 - |v_k|^2 bbar - (v_k - xi_k bbar)(bbar . v_k)] + c: the dropped "
+    return MISSING_TERM.correct(
+        "z = 1/2 sum_k [v_k^2 - |v_k|^2 bbar - (v_k - xi_k bbar)(bbar . v_k)] + c: the dropped "
         "E[g db](bbar . v) is as large as what is kept unless E[g_k h'_k] = 0.",
         printed_error=_form_error(flow, mean, "signed"),
         error=_form_error(flow, mean, "corrected"),
@@ -104,13 +141,8 @@ def _integral_identity() -> Claim:
     no_correction = invariants.first_integral(
         Attention(kind="exp", temperature=0.6), flow.logits, flow.context_weights, **UNEQUAL
     )
-    return within(
-        relative_drift(block, flow, **UNEQUAL),
-        1e-9,
-        id="theorem1_softmax.integral_identity",
-        source="JoMA Thm 1, softmax",
-        statement="Exactly: z - z(0) = eta_z/(T eta_w) {1/2 sum_k [v_k^2] - sum_k int "
-        "E[g_k h'_k b (b . v_k)] eta_w dt}, without any hypothesis.",
+    return INTEGRAL_IDENTITY.judge(
+        within_error(1e-9, relative_drift(block, flow, **UNEQUAL)),
         null=float(np.abs(no_correction - no_correction[0]).max()),
         null_description="drift without the integral (exp attention's invariant)",
         evidence="relative drift along the flow; unequal rates, T = 0.6, gradients varying in time and state",
@@ -129,21 +161,13 @@ def _side_invariants() -> list[Claim]:
         return moved(course.context_weights.sum(axis=-1) - course.bias)
 
     return [
-        within(
-            max(moved(course.logits.sum(axis=-1)) for course in (flow, run)),
-            1e-10,
-            id="theorem1_softmax.logit_sum",
-            source="JoMA Thm 1, softmax (side invariant)",
-            statement="The sum of the logits 1'z never changes, neither by flow nor by SGD.",
+        LOGIT_SUM.judge(
+            within_error(1e-10, max(moved(course.logits.sum(axis=-1)) for course in (flow, run))),
             null=moved(exp.logits.sum(axis=-1)),
             null_description="exp attention",
         ),
-        within(
-            max(weight_side(course) for course in (flow, run)),
-            1e-10,
-            id="theorem1_softmax.weight_sum",
-            source="JoMA Thm 1, softmax (side invariant)",
-            statement="1'v_k - xi_k never changes, by flow or by SGD: weights sum to the bias.",
+        WEIGHT_SUM.judge(
+            within_error(1e-10, max(weight_side(course) for course in (flow, run))),
             null=weight_side(exp),
             null_description="exp attention",
         ),
@@ -161,12 +185,8 @@ def _hypothesis() -> Claim:
     mean = p @ activity.scores
     equation_17 = (v * dv - mean * (v * dv).sum(axis=-1, keepdims=True)).sum(axis=0)
     gap = invariants.closed_form_gap(g * activity.slope, activity.scores, p, v)
-    return within(
-        float(np.abs(d.logits - (equation_17 - gap)).max()),
-        1e-14,
-        id="theorem1_softmax.weakest_hypothesis",
-        source="JoMA Thm 1, softmax, Eq. 17",
-        statement="Eq. 17 holds if and only if sum_k E[g_k h'_k (b . v_k)(b - bbar)] = 0: its error is that.",
+    return WEAKEST_HYPOTHESIS.judge(
+        within_error(1e-14, float(np.abs(d.logits - (equation_17 - gap)).max())),
         null=float(np.abs(gap).max()),
         null_description="the error of Eq. 17 without it",
         evidence="one random state",
@@ -201,11 +221,8 @@ def _opposite_nodes() -> Claim:
         return np.asarray(np.trapezoid(rate, flow.times, axis=0))
 
     z = flow.logits[-1]
-    return correct(
-        id="theorem1_softmax.summed_hypothesis",
-        source="JoMA Thm 1, softmax, hypothesis",
-        printed="E[sum_k g_k h'_k b b'] = bbar E[sum_k g_k h'_k b] suffices for Eq. 17.",
-        right="sum_k E[g_k h'_k (b . v_k)(b - bbar)] must vanish; the printed sum over k does not see v_k. "
+    return SUMMED_HYPOTHESIS.correct(
+        "sum_k E[g_k h'_k (b . v_k)(b - bbar)] must vanish; the printed sum over k does not see v_k. "
         "With g_2 = -g_1 it reads 0 = 0 for all data.",
         printed_error=float(np.linalg.norm(integral(rate_17) - z) / np.linalg.norm(z))
         if summed < 1e-15
@@ -232,14 +249,8 @@ def _constant_mean() -> Claim:
             ahead, behind = (block.attention.scores(x, z + sign * moved).mean(axis=1) for sign in (1, -1))
             ratios[name].append(np.linalg.norm(ahead - behind, axis=-1) / (2 * step * least))
     worst, attained = float(np.min(ratios["flow"])), float(np.abs(np.array(ratios["slowest"]) - 1).max())
-    return judge(
-        worst >= 1 - 1e-9 and attained <= 1e-6,
-        id="theorem1_softmax.constant_mean",
-        source="JoMA Thm 1, softmax, hypothesis",
-        statement="bbar cannot stay constant while z moves: |dbbar/dt| >= lambda_2 |dz/dt| / T, lambda_2 > 0 "
-        "the second eigenvalue of E[diag(b) - b b']. The hypothesis holds only for frozen attention.",
-        expected="|dbbar/dt| T / (lambda_2 |dz/dt|) at least 1 at every moment, 1 along that eigenvector",
-        measured=worst,
-        tolerance=1e-9,
+    return CONSTANT_MEAN.judge(
+        at_least(1 - 1e-9, worst, of="|dbbar/dt| T / (lambda_2 |dz/dt|)", across="at every moment")
+        & within_error(1e-6, attained, of="its distance from 1 along that eigenvector"),
         evidence="27 moments of a flow from 3 starts; proof: 1'z is constant, the kernel is constants",
     )

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from joma.core.arguments import Array
-from joma.core.claim import Claim, correct, judge
+from joma.core.claim import Claim, Statement, below, between
 from joma.theory.drift import Mixture, plant
 from joma.theory.isotropic import RELU, HomogeneousGate
 from joma.theory.isotropic_laws import Gaussian, IsotropicLaw, MultivariateT, UniformBall
@@ -18,6 +18,19 @@ TAILS = (1.2, 1.5, 2.0, 3.0)
 """nu of the t laws, which all have critical points with ReLU."""
 LEAK = 0.3
 """A slope below zero as leaky activations have."""
+
+
+LEAKY = Statement(
+    "lemma4_gates.leaky",
+    "JoMA Lemma 4, 'Similar results also hold for other homogeneous activations'",
+    "Where (v, xi) has critical points with ReLU, it has them with leaky activations.",
+)
+ORDER = Statement(
+    "theorem3_remainder.order",
+    "JoMA Thm 3, Eq. 5, |lambda(mu, gamma)| << 1",
+    "Within gamma |mu| of mu the drift is C (mu - v) (1 + lambda) with lambda of the order of gamma: "
+    "small where gamma is.",
+)
 
 
 def _excess(law: IsotropicLaw, gate: HomogeneousGate, rho: Array) -> Array:
@@ -72,11 +85,8 @@ def lemma4_gates() -> list[Claim]:
         for leak in (0.01, LEAK)
     )
     return [
-        correct(
-            id="lemma4_gates.leaky",
-            source="JoMA Lemma 4, 'Similar results also hold for other homogeneous activations'",
-            printed="Where (v, xi) has critical points with ReLU, it has them with leaky activations.",
-            right="Only below a slope that the tails decide, "
+        LEAKY.correct(
+            "Only below a slope that the tails decide, "
             + ", ".join(f"t_{nu:g}: {limit:.3f}" for nu, limit in zip(TAILS, limits, strict=True))
             + "; with a larger one H = F/theta_1 rises everywhere and there are none.",
             printed_error=without[LEAK],
@@ -115,16 +125,9 @@ def theorem3_remainder() -> list[Claim]:
     worst, other = np.max(full, axis=0), np.min(alike, axis=0)
     order = float(np.log(worst[1] / worst[0]) / np.log(gammas[1] / gammas[0]))
     return [
-        judge(
-            bool(abs(order - 1) < 0.1 and worst[0] < 0.1),
-            id="theorem3_remainder.order",
-            source="JoMA Thm 3, Eq. 5, |lambda(mu, gamma)| << 1",
-            statement="Within gamma |mu| of mu the drift is C (mu - v) (1 + lambda) with lambda of the order "
-            "of gamma: small where gamma is.",
-            expected="the largest |lambda| grows in proportion to gamma (order 1 to a tenth), below 0.1 at "
-            "gamma = 0.01",
-            measured=float(worst[0]),
-            tolerance=0.1,
+        ORDER.judge(
+            below(0.1, worst[0], of="largest |lambda| at gamma = 0.01")
+            & between(0.9, 1.1, order, of="order of lambda in gamma"),
             null=float(other[0]),
             null_description="the same with C without its mu mu' part, least of the laws",
             evidence="largest |lambda| in 40 directions, Gaussian, uniform ball, t_5: "

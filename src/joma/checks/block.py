@@ -6,13 +6,40 @@ from collections.abc import Callable
 
 import numpy as np
 
-from joma.core.claim import Claim, correct, within
+from joma.core.claim import Claim, Statement, within_error
 from joma.dynamics import block_flow
 from joma.theory.activation import activation
 from joma.theory.attention import ATTENTION_KINDS, Array, Attention
 from joma.theory.block import Block, CrossEntropyGradient, Embeddings, superpose_patterns, weights_from_parts
 
 SAMPLES, TOKENS, UNITS = 6, 5, 3
+
+
+PER_NODE_LOSS = Statement(
+    "block.per_node_loss",
+    "JoMA App. A.1, Eq. 9 and 2",
+    "The dynamics of Eq. 2 ascends the per-node loss E[sum_k g_k h_k] with g held fixed.",
+)
+IMPLICIT_BIAS = Statement(
+    "block.implicit_bias",
+    "JoMA App. A.4, Eq. 60",
+    "w(t) = w(0) + U_C [v(t) - v(0)] + u_m xi(t): the query's weight is an implicit bias.",
+)
+SUPERPOSITION_SIGN = Statement(
+    "block.superposition_sign",
+    "JoMA App. A.4, pattern superposition",
+    "w = v_1 - xi_1 u_1 + v_2 - xi_2 u_2 matches both patterns.",
+)
+SOFTMAX_LOSS_GRADIENT = Statement(
+    "block.softmax_loss_gradient",
+    "JoMA Sec. 2, gradient backpropagation",
+    "For the softmax loss on the hidden nodes, g_k[i] ~ 1[y_i = k].",
+)
+FOOTNOTE = Statement(
+    "block.footnote",
+    "JoMA Sec. 3.1, footnote 1",
+    "Delta_lm = sum_i g[i] P(l|q=m,i) P(l|q=m) = sum_i g[i] P(l|q=m,l) P(l|q=m).",
+)
 
 
 def _block() -> list[Claim]:
@@ -45,12 +72,8 @@ def _gradients() -> Claim:
             difference = (4 * fine - coarse) / 3
             slope = float(np.append(d.weights.ravel(), d.logits) @ direction)
             worst = max(worst, abs(slope - difference) / max(1.0, abs(slope)))
-    return within(
-        worst,
-        1e-9,
-        id="block.per_node_loss",
-        source="JoMA App. A.1, Eq. 9 and 2",
-        statement="The dynamics of Eq. 2 ascends the per-node loss E[sum_k g_k h_k] with g held fixed.",
+    return PER_NODE_LOSS.judge(
+        within_error(1e-9, worst),
         evidence="finite differences of the loss, 3 attentions x 4 activations, random directions",
     )
 
@@ -69,12 +92,8 @@ def _implicit_bias() -> Claim:
     )
     v = flow.context_weights
     rebuilt = weights_from_parts(flow.weights[0], v - v[0], flow.bias, block.embeddings)
-    return within(
-        float(np.abs(rebuilt - flow.weights).max()),
-        1e-12,
-        id="block.implicit_bias",
-        source="JoMA App. A.4, Eq. 60",
-        statement="w(t) = w(0) + U_C [v(t) - v(0)] + u_m xi(t): the query's weight is an implicit bias.",
+    return IMPLICIT_BIAS.judge(
+        within_error(1e-12, float(np.abs(rebuilt - flow.weights).max())),
         evidence="gradient flow under cross-entropy, gelu, against xi integrated on its own",
     )
 
@@ -95,11 +114,8 @@ def _superposition() -> Claim:
         wanted = templates[m] @ b + bias  # Eq. 60's pre-activation for query m
         errors["right"] = max(errors["right"], abs(right @ f - wanted))
         errors["printed"] = max(errors["printed"], abs(printed @ f - wanted))
-    return correct(
-        id="block.superposition_sign",
-        source="JoMA App. A.4, pattern superposition",
-        printed="w = v_1 - xi_1 u_1 + v_2 - xi_2 u_2 matches both patterns.",
-        right="w = U_C v_1 + xi_1 u_1 + U_C v_2 + xi_2 u_2, as Eq. 60 has it.",
+    return SUPERPOSITION_SIGN.correct(
+        "w = U_C v_1 + xi_1 u_1 + U_C v_2 + xi_2 u_2, as Eq. 60 has it.",
         printed_error=errors["printed"],
         error=errors["right"],
         tolerance=1e-12,
@@ -130,11 +146,8 @@ def _backpropagated_gradient() -> Claim:
     # "~" allows a factor: the printed form gets the best one.
     factor = (indicator * truth).sum() / (indicator * indicator).sum()
     scale = np.linalg.norm(truth)
-    return correct(
-        id="block.softmax_loss_gradient",
-        source="JoMA Sec. 2, gradient backpropagation",
-        printed="For the softmax loss on the hidden nodes, g_k[i] ~ 1[y_i = k].",
-        right="g_k[i] = 1[y_i = k] - softmax(h[i])_k, as the code of Fig. 2 has it.",
+    return SOFTMAX_LOSS_GRADIENT.correct(
+        "g_k[i] = 1[y_i = k] - softmax(h[i])_k, as the code of Fig. 2 has it.",
         printed_error=float(np.linalg.norm(factor * indicator - truth) / scale),
         error=float(np.linalg.norm(right - truth) / scale),
         tolerance=1e-8,
@@ -152,11 +165,8 @@ def _footnote() -> Claim:
     given_token = p[:, None] * x / token  # P(i | l, q = m)
     right = (g @ given_token) * token
     scale = np.abs(truth).max()
-    return correct(
-        id="block.footnote",
-        source="JoMA Sec. 3.1, footnote 1",
-        printed="Delta_lm = sum_i g[i] P(l|q=m,i) P(l|q=m) = sum_i g[i] P(l|q=m,l) P(l|q=m).",
-        right="Delta_lm = sum_i g[i] P(l|q=m,i) P(i|q=m) = sum_i g[i] P(i|q=m,l) P(l|q=m).",
+    return FOOTNOTE.correct(
+        "Delta_lm = sum_i g[i] P(l|q=m,i) P(i|q=m) = sum_i g[i] P(i|q=m,l) P(l|q=m).",
         printed_error=float(np.abs(printed - truth).max() / scale),
         error=float(np.abs(right - truth).max() / scale),
         tolerance=1e-13,

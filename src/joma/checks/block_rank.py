@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from joma.core.arguments import Array
-from joma.core.claim import Claim, judge, within
+from joma.core.claim import Claim, Statement, above, within_error
 from joma.dynamics.block_salience_flow import BlockAttention, integrate_joint
 from joma.theory import block_salience, salience
 from joma.theory.drift import towards
@@ -27,6 +27,25 @@ FIGURE_4 = (
 TIMES = np.concatenate([[1e-4], np.geomspace(1e-3, 20.0, 300)])
 NODES = 40
 DRAWS = 5
+
+
+INITIAL_VALUES = Statement(
+    "block_rank.initial_values",
+    "JoMA Fig. 6, the fall of the stable rank",
+    "That the stable rank of W falls from its random start is no sign of sparse attention: under "
+    "uniform attention it falls farther.",
+)
+BLOCK_RANK_NODES = Statement(
+    "block_rank.nodes",
+    "JoMA Eq. 6, of the block, K nodes",
+    "From W = 0 each node stays in proportion to its mu_k, the columns growing as one component of "
+    "size |mu_l| does.",
+)
+DROPS_AND_REBOUNDS = Statement(
+    "block_rank.drops_and_rebounds",
+    "JoMA Sec. 4, 'the rank of lower layer matrix W will first drop ... and then bounce back'",
+    "In the block the stable rank of W drops first and then rises again.",
+)
 
 
 def points(seed: int) -> Array:
@@ -67,25 +86,22 @@ def block_rank() -> list[Claim]:
 
     flat = max(float(np.abs(one / one[0] - 1).max()) for one in frozen)
     return [
-        within(
-            float(np.abs(apart).max()),
-            1e-8,
-            id="block_rank.nodes",
-            source="JoMA Eq. 6, of the block, K nodes",
-            statement="From W = 0 each node stays in proportion to its mu_k, the columns growing as one "
-            "component of size |mu_l| does.",
+        BLOCK_RANK_NODES.judge(
+            within_error(1e-8, float(np.abs(apart).max())),
             null=float(np.abs(joint.v[1:] - printed(mu, some[1:])).max()),
             null_description="the distance of Eq. 6's W from the block's joint flow",
             evidence=f"joint flow of {NODES} nodes that share z",
         ),
-        judge(
-            bool(drops("block").min() > 0.01 and (ends("block") - 1 + drops("block")).min() > 0.01),
-            id="block_rank.drops_and_rebounds",
-            source="JoMA Sec. 4, 'the rank of lower layer matrix W will first drop ... and then bounce back'",
-            statement="In the block the stable rank of W drops first and then rises again.",
-            expected="a drop and a rise of more than 1 % of its start, for every mu drawn",
-            measured=float(drops("block").min()),
-            tolerance=0.01,
+        DROPS_AND_REBOUNDS.judge(
+            above(
+                0.01,
+                drops("block"),
+                of="drop of the stable rank, relative to its start",
+                across="for every mu drawn",
+            )
+            & above(
+                0.01, ends("block") - 1 + drops("block"), of="rise after it", across="for every mu drawn"
+            ),
             null=flat,
             null_description="largest change of the stable rank under uniform attention",
             evidence=f"{DRAWS} draws, |mu_l| of Fig. 4; drops by {span(drops('block'))} and ends "
@@ -106,14 +122,10 @@ def _initial_values() -> Claim:
             ranks = stable_ranks(_from(mu, start, attention))
             falls[attention].append(float(1 - ranks[-1] / ranks[0]))
     attended, uniform = np.array(falls["exp"]), np.array(falls["frozen"])
-    return judge(
-        bool(uniform.min() > 0 and (uniform > attended).all()),
-        id="block_rank.initial_values",
-        source="JoMA Fig. 6, the fall of the stable rank",
-        statement="That the stable rank of W falls from its random start is no sign of sparse attention: "
-        "under uniform attention it falls farther.",
-        expected="a fall under uniform attention, and a larger one than with exp attention, in every draw",
-        measured=float(uniform.min()),
+    fall = "fall under uniform attention"
+    return INITIAL_VALUES.judge(
+        above(0, uniform, of=fall, across="in every draw")
+        & above(attended, uniform, of=fall, than="that with exp attention", across="in every draw"),
         null=float(attended.max()),
         null_description="largest fall with exp attention",
         evidence=f"{DRAWS} draws from the same weights; by {span(uniform)} of the start, with exp attention "

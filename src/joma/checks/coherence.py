@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joma.core.claim import Claim, judge, within
+from joma.core.claim import Claim, Statement, at_least, at_most, below, between, within_error
 from joma.dynamics import block_flow
 from joma.theory.activation import activation
 from joma.theory.attention import Array, Attention, AttentionKind
@@ -31,6 +31,46 @@ from joma.theory.coherence import (
 
 TOKENS, NODES, SAMPLES = 8, 2, 20
 WHERE = "JoMA Sec. 7 (Thm 1 'will have additional epsilon-related terms')"
+
+
+BOUND_SHARP = Statement(
+    "coherence.bound_sharp",
+    WHERE,
+    "The bound cannot be improved without knowing how v follows a: it is attained.",
+)
+ORDER = Statement("coherence.order", WHERE, "The invariants drift at first order in the coherence epsilon.")
+SECOND_ORDER = Statement(
+    "coherence.second_order",
+    WHERE,
+    "With the first-order term put in (a line integral of v alone), what is left is of second order.",
+)
+TYPICAL = Statement(
+    "coherence.typical",
+    WHERE,
+    "For random embeddings the drift is of size |v_l||v| / (2 sqrt d), with no ln M.",
+)
+DIMENSION = Statement(
+    "coherence.dimension",
+    "JoMA Sec. 7",
+    "For M embeddings to have |u.u'| <= epsilon only d <= 8 epsilon^-2 log M is needed.",
+)
+DIMENSION_SHARP = Statement(
+    "coherence.dimension_sharp",
+    "JoMA Sec. 7, sharpened",
+    "Random unit vectors need half of that: about 4 epsilon^-2 log M, by the exact law of the cosine "
+    "and the union bound.",
+)
+RANDOM = Statement(
+    "coherence.random",
+    "JoMA Sec. 7",
+    "The coherence of random embeddings has the median that the law of the cosine says, near sqrt(4 "
+    "ln M / d).",
+)
+WELCH = Statement(
+    "coherence.welch",
+    "Welch bound",
+    "No embeddings are less coherent than sqrt((M-d)/(d(M-1))); the simplex attains it.",
+)
 
 
 @dataclass(frozen=True)
@@ -89,13 +129,13 @@ def _invariants() -> list[Claim]:
         course = _train(kind, crowded, moments=30)
         kept = surviving_invariant(crowded, course.trajectory.weights, course.side)
         claims.append(
-            within(
-                _largest(kept - kept[0]),
-                1e-9,
-                id=f"coherence.survivor_{kind}",
-                source=WHERE,
-                statement=f"{kind} attention: of Theorem 1's invariants their sum survives any embeddings, "
+            Statement(
+                f"coherence.survivor_{kind}",
+                WHERE,
+                f"{kind} attention: of Theorem 1's invariants their sum survives any embeddings, "
                 "as sum_l Q_l - sum_k |w_k|^2 / 2.",
+            ).judge(
+                within_error(1e-9, _largest(kept - kept[0])),
                 null=_largest(course.drift),
                 null_description="drift of the single tokens' invariants in the same run",
                 evidence=f"{TOKENS} random unit vectors in 5 dimensions, coherence {coherence(crowded):.2f}.",
@@ -104,12 +144,12 @@ def _invariants() -> list[Claim]:
         course = _train(kind, roomy)
         exact = path_drift(course.gram, course.trajectory.context_weights, course.accumulated)
         claims.append(
-            within(
-                _largest(exact - course.drift) / _largest(course.drift),
-                1e-5,
-                id=f"coherence.exact_{kind}",
-                source=WHERE,
-                statement=f"{kind} attention: the epsilon-related term is -sum_k int v_k (E da_k), exactly.",
+            Statement(
+                f"coherence.exact_{kind}",
+                WHERE,
+                f"{kind} attention: the epsilon-related term is -sum_k int v_k (E da_k), exactly.",
+            ).judge(
+                within_error(1e-5, _largest(exact - course.drift) / _largest(course.drift)),
                 evidence=f"Relative error of the line integral over 800 moments (midpoint rule); coherence "
                 f"{coherence(roomy):.2f}, drift {_largest(course.drift):.3g}.",
             )
@@ -121,14 +161,12 @@ def _invariants() -> list[Claim]:
         )
         ratio = float((np.abs(course.drift).max(axis=0) / bound).max())
         claims.append(
-            judge(
-                ratio <= 1,
-                id=f"coherence.bound_{kind}",
-                source=WHERE,
-                statement=f"{kind} attention: the drift is at most epsilon sum_k sup|v_kl| sum_m int|da_km|.",
-                expected="at most 1 of the bound",
-                measured=ratio,
-                tolerance=1.0,
+            Statement(
+                f"coherence.bound_{kind}",
+                WHERE,
+                f"{kind} attention: the drift is at most epsilon sum_k sup|v_kl| sum_m int|da_km|.",
+            ).judge(
+                at_most(1, ratio, of="drift in units of the bound"),
                 evidence=f"Largest share of it over tokens and time, coherence {coherence(roomy):.2f}.",
             )
         )
@@ -165,42 +203,23 @@ def _order() -> list[Claim]:
     response = _response_error()
     listed = ", ".join(f"{value:.3g}" for value in epsilons)
     return [
-        judge(
-            abs(slope(drifts) - 1) < 0.1,
-            id="coherence.order",
-            source=WHERE,
-            statement="The invariants drift at first order in the coherence epsilon.",
-            expected="log-log slope in epsilon of 1",
-            measured=slope(drifts),
-            tolerance=0.1,
+        ORDER.judge(
+            between(0.9, 1.1, slope(drifts), of="log-log slope in epsilon"),
             evidence=f"Exp attention, epsilon = {listed}: drift "
             + ", ".join(f"{d:.3g}" for d in drifts)
             + ".",
         ),
-        judge(
-            abs(slope(rests) - 2) < 0.1,
-            id="coherence.second_order",
-            source=WHERE,
-            statement="With the first-order term put in (a line integral of v alone), what is left is of "
-            "second order.",
-            expected="log-log slope in epsilon of 2",
-            measured=slope(rests),
-            tolerance=0.1,
+        SECOND_ORDER.judge(
+            between(1.9, 2.1, slope(rests), of="log-log slope in epsilon"),
             evidence="The same runs: left over " + ", ".join(f"{rest:.3g}" for rest in rests) + ".",
         ),
-        judge(
-            response <= 0.02 and abs(ratio - 1) <= 4 * error,
-            id="coherence.typical",
-            source=WHERE,
-            statement="For random embeddings the drift is of size |v_l||v| / (2 sqrt d), with no ln M.",
-            expected="error at most 2 % where the cosines are put in one by one, each with its variance "
-            "1/d; within "
-            "4 standard errors for random embeddings",
-            measured=response,
-            tolerance=0.02,
+        TYPICAL.judge(
+            within_error(
+                0.02, response, of="error with the cosines put in one by one, each with its variance 1/d,"
+            )
+            & at_most(4 * error, abs(ratio - 1), of="error for random embeddings", than="4 standard errors"),
             evidence=f"Random: root mean square over tokens and 64 sets of embeddings in d = {dimension}, "
-            "measured "
-            f"over predicted {ratio:.3f} with a standard error of {error:.3f}.",
+            f"measured over predicted {ratio:.3f} with a standard error of {error:.3f}.",
         ),
     ]
 
@@ -222,12 +241,8 @@ def _sharp_bound() -> Claim:
     epsilon, v, a = 0.3, np.ones((50, 2, TOKENS)), np.linspace(0, 1, 50)[:, None, None] * np.ones((2, TOKENS))
     gram = np.full((TOKENS, TOKENS), epsilon) + (1 - epsilon) * np.eye(TOKENS)
     share = np.abs(path_drift(gram, v, a)[-1]) / drift_bound(epsilon, v[-1], a[-1])
-    return within(
-        _largest(share - 1),
-        1e-12,
-        id="coherence.bound_sharp",
-        source=WHERE,
-        statement="The bound cannot be improved without knowing how v follows a: it is attained.",
+    return BOUND_SHARP.judge(
+        within_error(1e-12, _largest(share - 1)),
         evidence="equal cosines, v constant; distance of the drift from the bound, relative",
     )
 
@@ -254,59 +269,47 @@ def _dimensions() -> list[Claim]:
     def worst(dimension: int, count: int) -> Array:
         return np.array([coherence(random_embeddings(tokens, dimension, seed=s)) for s in range(count)])
 
+    half = 0.5 - 2 * np.sqrt(0.25 / seeds)
     kept, fewer = (float(np.mean(worst(d, seeds) <= epsilon)) for d in (least, round(0.9 * least)))
     at_printed = worst(round(printed), seeds)
     median = random_coherence(100, 50)
-    below = float(np.mean([coherence(random_embeddings(100, 50, seed=s)) <= median for s in range(400)]))
+    lower = float(np.mean([coherence(random_embeddings(100, 50, seed=s)) <= median for s in range(400)]))
     simplex = np.eye(9) - 1 / 9
     sizes = ((6, 3), (7, 4), (10, 3), (16, 6))
     rooms = [min(_least_coherence(*size, seed=s) for s in range(3)) - welch_bound(*size) for size in sizes]
     return [
-        judge(
-            float(at_printed.max()) <= epsilon,
-            id="coherence.dimension",
-            source="JoMA Sec. 7",
-            statement="For M embeddings to have |u.u'| <= epsilon only d <= 8 epsilon^-2 log M is needed.",
-            expected=f"coherence at most {epsilon} at d = {printed:.0f}",
-            measured=float(at_printed.max()),
-            tolerance=epsilon,
+        DIMENSION.judge(
+            at_most(epsilon, at_printed, of=f"coherence at d = {printed:.0f}", across="in every set"),
             null=float(worst(least // 2, 10).min()),
             null_description=f"least coherence at half of what random vectors need, d = {least // 2}",
-            evidence=f"Worst of {seeds} sets of {tokens} random unit vectors. True, and loose by a factor "
-            "2; the "
-            f"Johnson-Lindenstrauss lemma, which the paper thanks for it, asks for more, {lemma:.0f}.",
+            evidence=f"Worst of {seeds} sets of {tokens} random unit vectors. True, and loose by a factor 2; "
+            f"the Johnson-Lindenstrauss lemma, which the paper thanks for it, asks for more, {lemma:.0f}.",
         ),
-        judge(
-            kept >= 0.5 - 2 * np.sqrt(0.25 / seeds) > fewer and least < 0.55 * printed,
-            id="coherence.dimension_sharp",
-            source="JoMA Sec. 7, sharpened",
-            statement="Random unit vectors need half of that: about 4 epsilon^-2 log M, by the exact law of "
-            "the cosine and the union bound.",
-            expected="coherence at most epsilon in at least half of the sets, but for sampling (0.34)",
-            measured=kept,
-            tolerance=0.16,
+        DIMENSION_SHARP.judge(
+            at_least(
+                half,
+                kept,
+                of="share of sets with a coherence of at most epsilon",
+                than="one half less two standard errors",
+            )
+            & below(half, fewer, of="that share in nine tenths of the dimensions")
+            & below(0.55 * printed, least, of="number of dimensions", than="0.55 times the printed one"),
             null=fewer,
             null_description="the same in nine tenths of the dimensions",
             evidence=f"M = {tokens}, epsilon = {epsilon}: d = {least}, printed {printed:.0f}; {seeds} sets.",
         ),
-        within(
-            abs(below - 0.5),
-            0.075,
-            id="coherence.random",
-            source="JoMA Sec. 7",
-            statement="The coherence of random embeddings has the median that the law of the cosine says, "
-            "near sqrt(4 ln M / d).",
+        RANDOM.judge(
+            within_error(0.075, abs(lower - 0.5)),
             evidence="Share of 400 sets of 100 vectors in 50 dimensions below the predicted median "
-            f"{median:.4f}: {below:.3f}; three standard errors are 0.075.",
+            f"{median:.4f}: {lower:.3f}; three standard errors are 0.075.",
         ),
-        judge(
-            min(rooms) >= -1e-12 and abs(coherence(simplex) - welch_bound(9, 8)) <= 1e-12,
-            id="coherence.welch",
-            source="Welch bound",
-            statement="No embeddings are less coherent than sqrt((M-d)/(d(M-1))); the simplex attains it.",
-            expected="nothing below the bound where coherence is minimised, and the simplex on it",
-            measured=min(rooms),
-            tolerance=1e-12,
+        WELCH.judge(
+            at_least(-1e-12, rooms, of="least coherence less the bound")
+            & within_error(
+                1e-12,
+                abs(coherence(simplex) - welch_bound(9, 8)),
+                of="distance of the simplex from the bound",
+            ),
             null=float(
                 np.mean([coherence(random_embeddings(6, 3, seed=s)) for s in range(20)]) - welch_bound(6, 3)
             ),

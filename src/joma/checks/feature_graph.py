@@ -8,13 +8,55 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.integrate import quad
 
-from joma.core.claim import Claim, correct, judge, within
+from joma.core.claim import Claim, Statement, at_most, below, equal, within_error
 from joma.theory import feature_graph as graph
 
 Array = NDArray[np.float64]
 SOURCE = "CDAG Thm 1"
 ROUNDING = 1e-10
 """acos loses up to half the digits next to 1; everything else here is exact to rounding."""
+
+
+THEOREM1 = Statement(
+    "cdag.theorem1",
+    SOURCE,
+    "corr(z_alpha, s) > 0, corr(z_beta, f_k) > 0, |corr(z_alpha, z_beta)| > 0 give corr(z_beta, g_jk) > 0.",
+)
+SHARP = Statement(
+    "cdag.sharp",
+    SOURCE,
+    "The corrected condition and its bound cannot be improved: planar signals attain them.",
+)
+COIN = Statement(
+    "cdag.coin",
+    SOURCE,
+    "Among random signals that meet the hypotheses, the conclusion fails at the rate E[theta | theta "
+    "< pi/2] / pi: 1/4 for two samples, 1/pi for three, towards 1/2 for many.",
+)
+WEAKER = Statement("cdag.weaker", SOURCE, "|corr(z_beta, s)| > sqrt(1 - C2^2) is enough, without any label.")
+NORMALISATION = Statement(
+    "cdag.normalisation",
+    "CDAG Sec. 1.1",
+    "corr is the inner product over the data, and large thresholds C1, C2, C3 suffice.",
+)
+RECURSION = Statement(
+    "cdag.recursion",
+    "CDAG Sec. 1.2",
+    "corr(z_beta, f_k) and corr(z_beta, g_k) large make corr(z_beta, sigma'_k g_k) large.",
+)
+DEPTH = Statement(
+    "cdag.depth",
+    "CDAG Sec. 1.2",
+    "The recursion could continue. By the bound, sin^2 a' = sin^2(a + b) + sin^2 c, it does, and ends "
+    "before 90/x levels at an angle of x degrees for each of a, b, c.",
+)
+EQUATION2 = Statement(
+    "cdag.equation2",
+    "CDAG Eq. 2",
+    "w_j' is the sum over z = 1, 0 of sigma'(w . x) E[g | z] P[z] x, exactly if z gives x. It breaks "
+    "where x spreads around its class means, as the draft's own note would have it.",
+)
+EQUATION3 = Statement("cdag.equation3", "CDAG Eq. 3", "E[g | z = 1] is about 1 and E[g | z = 0] about -1.")
 
 
 def _directions(random: np.random.Generator, count: int, samples: int) -> Array:
@@ -98,12 +140,8 @@ def theorem() -> list[Claim]:
     scaled_hypotheses = min(float(value) for value in scaled.hypotheses(normalised=False))
     cosines = [float(value) for value in scaled.hypotheses()]
     return [
-        correct(
-            id="cdag.theorem1",
-            source=SOURCE,
-            printed="corr(z_alpha, s) > 0, corr(z_beta, f_k) > 0, |corr(z_alpha, z_beta)| > 0 give "
-            "corr(z_beta, g_jk) > 0.",
-            right="For unit signals it holds if and only if acos C1 + acos C2 + acos C3 < pi/2; then "
+        THEOREM1.correct(
+            "For unit signals it holds if and only if acos C1 + acos C2 + acos C3 < pi/2; then "
             "corr(z_beta, g_jk) >= cos(a + b) cos(a + b + c).",
             printed_error=max(0.0, -printed),
             error=max(0.0, -min(gap)),
@@ -112,45 +150,33 @@ def theorem() -> list[Claim]:
             f"conclusion {printed:.4f}; random signals over 2, 3, 50 samples fall short of the bound by at "
             f"most {max(0.0, -min(gap)):.1e}",
         ),
-        judge(
-            attained <= ROUNDING and all(signs),
-            id="cdag.sharp",
-            source=SOURCE,
-            statement="The corrected condition and its bound cannot be improved: planar signals attain them.",
-            expected="attained to rounding, on both sides of pi/2",
-            measured=attained,
-            tolerance=ROUNDING,
+        SHARP.judge(
+            within_error(ROUNDING, attained, of="distance from the bound")
+            & equal(
+                0,
+                signs.count(False),
+                of="number of choices where the bound's sign is not that of pi/2 less the angles",
+            ),
             evidence="five choices of (C1, C2, C3), two inside the condition, three outside",
         ),
-        judge(
-            max(errors) <= 4 and max(exact) <= 1e-9,
-            id="cdag.coin",
-            source=SOURCE,
-            statement="Among random signals that meet the hypotheses, the conclusion fails at the rate "
-            "E[theta | theta < pi/2] / pi: 1/4 for two samples, 1/pi for three, towards 1/2 for many.",
-            expected="within 4 standard errors of random signals, and within 1e-9 of the integral",
-            measured=max(errors),
-            tolerance=4.0,
+        COIN.judge(
+            within_error(4, errors, of="error for random signals", unit="standard errors")
+            & within_error(1e-9, exact, of="error for the integral"),
             evidence="; ".join(
                 f"n = {n}: {rate:.4f}, predicted {law:.4f}"
                 for n, rate, law in zip(sizes, rates, expected, strict=True)
             ),
         ),
-        judge(
-            min(below) >= -ROUNDING and off <= ROUNDING,
-            id="cdag.weaker",
-            source=SOURCE,
-            statement="|corr(z_beta, s)| > sqrt(1 - C2^2) is enough, without any label.",
-            expected="corr(z_beta, g_jk) at least cos(t) cos(t + c), which planar signals attain",
-            measured=max(off, -min(below)),
-            tolerance=ROUNDING,
+        WEAKER.judge(
+            within_error(
+                ROUNDING,
+                max(off, -min(below)),
+                of="shortfall below cos(t) cos(t + c), or distance of planar signals from it,",
+            ),
             evidence="random signals over 2, 3, 50 samples that meet it: shortfall below cos(t) cos(t + c)",
         ),
-        correct(
-            id="cdag.normalisation",
-            source="CDAG Sec. 1.1",
-            printed="corr is the inner product over the data, and large thresholds C1, C2, C3 suffice.",
-            right="Only cosines can be compared with thresholds: they do not change with the signals' scale.",
+        NORMALISATION.correct(
+            "Only cosines can be compared with thresholds: they do not change with the signals' scale.",
             printed_error=max(0.0, -float(scaled.conclusion(normalised=False))),
             error=max(abs(a - b) for a, b in zip(cosines, hypotheses, strict=True)),
             tolerance=ROUNDING,
@@ -176,11 +202,8 @@ def weight() -> list[Claim]:
     target = float(graph.correlation(feature, gradient, normalised=False))
     law = float(graph.weight_flow(feature, gradient, times=steps * rate, start=start, rate=1.0))
     return [
-        correct(
-            id="cdag.weight",
-            source=f"{SOURCE}, proof",
-            printed="w_jk = corr(f_k, s) by the gradient rule.",
-            right="Its first step from zero; with stationary signals w(t) = w(0) + eta t corr(f_k, s).",
+        Statement("cdag.weight", f"{SOURCE}, proof", "w_jk = corr(f_k, s) by the gradient rule.").correct(
+            "Its first step from zero; with stationary signals w(t) = w(0) + eta t corr(f_k, s).",
             printed_error=abs(target - walked),
             error=abs(law - walked),
             tolerance=ROUNDING,
@@ -229,11 +252,8 @@ def recursion() -> list[Claim]:
     }
     share = max(depth * angle / 90 for angle, depth in depths.items())
     return [
-        correct(
-            id="cdag.recursion",
-            source="CDAG Sec. 1.2",
-            printed="corr(z_beta, f_k) and corr(z_beta, g_k) large make corr(z_beta, sigma'_k g_k) large.",
-            right="For ReLU: cos(z_beta, sigma'_k g_k) >= sqrt(C^2 + C2^2 - 1), C and C2 the two cosines, if "
+        RECURSION.correct(
+            "For ReLU: cos(z_beta, sigma'_k g_k) >= sqrt(C^2 + C2^2 - 1), C and C2 the two cosines, if "
             "C^2 + C2^2 > 1; attained.",
             printed_error=max(0.0, -after),
             error=max(off, short),
@@ -242,15 +262,10 @@ def recursion() -> list[Claim]:
             f"then {after:.1f}; {tested} random ReLU features that meet the condition fall short by at most "
             f"{max(0.0, short):.1e}",
         ),
-        judge(
-            depths[31] == 0 and list(depths.values()) == sorted(depths.values(), reverse=True) and share < 1,
-            id="cdag.depth",
-            source="CDAG Sec. 1.2",
-            statement="The recursion could continue. By the bound, sin^2 a' = sin^2(a + b) + sin^2 c, "
-            "it does, and ends before 90/x levels at an angle of x degrees for each of a, b, c.",
-            expected="fewer than 90/x levels at every x, fewer at larger x, none beyond 30 degrees",
-            measured=share,
-            tolerance=1.0,
+        DEPTH.judge(
+            below(1, share, of="number of levels in units of 90/x", across="at every x")
+            & equal(0, depths[31], of="number of levels at 31 degrees")
+            & at_most(0, np.diff(list(depths.values())), of="growth of that number with x"),
             evidence="levels reached: "
             + ", ".join(f"{depth} at {angle} degrees" for angle, depth in depths.items()),
         ),
@@ -281,22 +296,14 @@ def two_values() -> list[Claim]:
         return float(np.linalg.norm(law - truth) / np.linalg.norm(truth))
 
     return [
-        within(
-            relative_gated(exact_inputs),
-            ROUNDING,
-            id="cdag.equation2",
-            source="CDAG Eq. 2",
-            statement="w_j' is the sum over z = 1, 0 of sigma'(w . x) E[g | z] P[z] x, exactly if z gives x. "
-            "It breaks where x spreads around its class means, as the draft's own note would have it.",
+        EQUATION2.judge(
+            within_error(ROUNDING, relative_gated(exact_inputs)),
             null=relative_gated(spread_inputs),
             null_description="inputs that spread around the two points, class means in the formula",
             evidence=f"{samples} samples in {width} dimensions, softplus, logistic gradient: relative errors",
         ),
-        correct(
-            id="cdag.equation3",
-            source="CDAG Eq. 3",
-            printed="E[g | z = 1] is about 1 and E[g | z = 0] about -1.",
-            right="E[g | z] as it is: for a logistic loss 1 - p and -p, which fall as the node learns.",
+        EQUATION3.correct(
+            "E[g | z] as it is: for a logistic loss 1 - p and -p, which fall as the node learns.",
             printed_error=relative(exact_inputs, ideal=True),
             error=relative(exact_inputs),
             tolerance=ROUNDING,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from scipy.special import entr
 
-from joma.core.claim import Claim, correct, judge
+from joma.core.claim import Claim, Statement, above, below
 from joma.dynamics.salience_flow import (
     acting_attention,
     attention_entropy,
@@ -20,6 +20,15 @@ from joma.theory.salience import (
 
 # Ten critical points over the range of the paper's figure.
 FIGURE_MU = np.linspace(1.25, 3.7, 10)
+
+
+DIP_AND_REBOUND = Statement(
+    "fig4.dip_and_rebound", "JoMA Fig. 4", "Along Eq. 6 the attention's entropy drops, then rebounds."
+)
+CAPTION_ENTROPY = Statement(
+    "fig4.caption_entropy", "JoMA Fig. 4, caption", "The entropy of the attention is entropy(softmax(v^2))."
+)
+SCRIPT = Statement("fig4.script", "JoMA Fig. 4", "The figure shows Eq. 6.")
 
 
 def fig4() -> list[Claim]:
@@ -45,33 +54,23 @@ def fig4() -> list[Claim]:
         told = elapsed_time(FIGURE_MU, -np.log1p(-script / FIGURE_MU), v0=0.05, kappa=kappa)
         spreads.append(float((np.ptp(told, axis=1) / told.mean(axis=1)).max()))
     return [
-        judge(
-            drops[0] > 0.5 and rises[0] > 0.2 and rises[1] < 1e-9 and drops[2] < 1e-9,
-            id="fig4.dip_and_rebound",
-            source="JoMA Fig. 4",
-            statement="Along Eq. 6 the attention's entropy drops, then rebounds.",
-            expected=f"a drop above .5 (found {drops[0]:.3f}) and a rebound above .2 nats; no rebound "
-            "without attention, no drop where all mu are equal",
-            measured=rises[0],
-            tolerance=0.2,
+        DIP_AND_REBOUND.judge(
+            above(0.2, rises[0], of="rebound", unit="nats")
+            & above(0.5, drops[0], of="drop", unit="nats")
+            & below(1e-9, rises[1], of="rebound without attention", unit="nats")
+            & below(1e-9, drops[2], of="drop where all mu are equal", unit="nats"),
             null=rises[1],
             null_description="attention removed: v' = mu - v",
         ),
-        correct(
-            id="fig4.caption_entropy",
-            source="JoMA Fig. 4, caption",
-            printed="The entropy of the attention is entropy(softmax(v^2)).",
-            right="The attention of Eq. 6 is exp(v^2/2): entropy(softmax(v^2/2)).",
+        CAPTION_ENTROPY.correct(
+            "The attention of Eq. 6 is exp(v^2/2): entropy(softmax(v^2/2)).",
             printed_error=caption[1],
             error=caption[0],
             tolerance=0.01,
             evidence="against the attention read off the course as v'/(mu - v), nats",
         ),
-        correct(
-            id="fig4.script",
-            source="JoMA Fig. 4",
-            printed="The figure shows Eq. 6.",
-            right="The authors' script iterates w += eta (mu - w) softmax(w^2/3): Eq. 6 with kappa = 2/3, on "
+        SCRIPT.correct(
+            "The authors' script iterates w += eta (mu - w) softmax(w^2/3): Eq. 6 with kappa = 2/3, on "
             "another clock.",
             printed_error=spreads[1],
             error=spreads[0],

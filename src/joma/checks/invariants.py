@@ -16,11 +16,39 @@ from joma.checks._block_examples import (
     wave_flow,
 )
 from joma.checks._softmax_invariants import theorem1_softmax
-from joma.core.claim import Claim, correct, judge, within
+from joma.core.claim import Claim, Statement, between, equal, within_error
 from joma.dynamics import block_flow
 from joma.theory import invariants
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.block import Block, Embeddings
+
+NO_RESIDUAL = Statement(
+    "theorem1.no_residual",
+    "JoMA App. A.2",
+    "The invariants need only U_C' u_q = 0: they hold without the residual as well.",
+)
+QUERY_OVERLAP = Statement(
+    "theorem1.query_overlap",
+    "JoMA App. A.2, Eq. 11",
+    "U_C' u_m = 0 is needed: if the query is contextual token q, then z_q = 1/2 sum v_kq^2 - sum_k "
+    "int v_kq xi_k' dt + c, and the other tokens keep their invariants.",
+)
+DESCENT_ORDER = Statement(
+    "theorem1.descent_order",
+    "JoMA Thm 1",
+    "The drift under discrete SGD, at equal training time, is of first order in the step.",
+)
+LINEAR_ZERO = Statement(
+    "theorem1.linear_zero",
+    "JoMA Thm 1",
+    "Linear attention, zero initialisation: c = 0 (true, and empty: nothing ever moves).",
+)
+LINEAR_SOLUTION = Statement(
+    "theorem1.linear_solution",
+    "JoMA Thm 1, K = 1",
+    "Linear attention from v(0) = 0: v = z_0 sqrt(eta_w/eta_z) sinh(omega t), z = z_0 cosh(omega t), "
+    "omega = Delta sqrt(eta_w eta_z)/T.",
+)
 
 
 def _theorem1() -> list[Claim]:
@@ -36,23 +64,22 @@ def _theorem1() -> list[Claim]:
     for kind, statement in statements.items():
         block, flow, _, _ = wave_flow(kind)
         claims.append(
-            within(
-                relative_drift(block, flow),
-                1e-9,
-                id=f"theorem1.{kind}",
-                source="JoMA Thm 1",
-                statement=f"{kind} attention: {statement} (equal rates, T = 1).",
+            Statement(
+                f"theorem1.{kind}", "JoMA Thm 1", f"{kind} attention: {statement} (equal rates, T = 1)."
+            ).judge(
+                within_error(1e-9, relative_drift(block, flow)),
                 evidence="gradient flow, gelu, gradients varying in time and with the state, 3 starts",
             )
         )
         block, flow, _, _ = wave_flow(kind, temperature=1.7, **UNEQUAL)
         printed = invariants.first_integral(Attention(kind=kind), flow.logits, flow.context_weights)
         claims.append(
-            correct(
-                id=f"theorem1.{kind}_rates",
-                source="JoMA Thm 1; poster: 'any learning rates'",
-                printed=f"{kind} attention: {statement} for any learning rates and temperature.",
-                right=f"{rights[kind]}.",
+            Statement(
+                f"theorem1.{kind}_rates",
+                "JoMA Thm 1; poster: 'any learning rates'",
+                f"{kind} attention: {statement} for any learning rates and temperature.",
+            ).correct(
+                f"{rights[kind]}.",
                 printed_error=float(np.abs(printed - printed[0]).max() / max(1.0, np.abs(printed).max())),
                 error=relative_drift(block, flow, **UNEQUAL),
                 tolerance=1e-9,
@@ -67,12 +94,8 @@ def _no_residual() -> Claim:
     drifts = [
         relative_drift(*wave_flow(kind, embeddings=embeddings)[:2]) for kind in ("linear", "exp", "softmax")
     ]
-    return within(
-        max(drifts),
-        1e-9,
-        id="theorem1.no_residual",
-        source="JoMA App. A.2",
-        statement="The invariants need only U_C' u_q = 0: they hold without the residual as well.",
+    return NO_RESIDUAL.judge(
+        within_error(1e-9, max(drifts)),
         evidence="all three attentions with u_q = 0 (softmax: the integral identity)",
     )
 
@@ -110,13 +133,8 @@ def _query_overlap() -> Claim:
     drift = value[-1] - value[0]
     right = drift.copy()
     right[..., q] += missing
-    return within(
-        float(np.abs(right).max()),
-        1e-9,
-        id="theorem1.query_overlap",
-        source="JoMA App. A.2, Eq. 11",
-        statement="U_C' u_m = 0 is needed: if the query is contextual token q, then z_q = 1/2 sum v_kq^2 - "
-        "sum_k int v_kq xi_k' dt + c, and the other tokens keep their invariants.",
+    return QUERY_OVERLAP.judge(
+        within_error(1e-9, float(np.abs(right).max())),
         null=float(np.abs(drift).max()),
         null_description="drift of the invariants without the integral",
         evidence="exp attention, query = token 0; the integral by quadrature",
@@ -138,25 +156,13 @@ def _zero_start() -> list[Claim]:
     stuck = block_flow.solve(block, x, g, weights=still, logits=np.zeros(TOKENS), times=TIMES)
     motion = max(np.abs(stuck.context_weights).max(), np.abs(stuck.logits).max())
     return [
-        judge(
-            bool(motion == 0),
-            id="theorem1.linear_zero",
-            source="JoMA Thm 1",
-            statement="Linear attention, zero initialisation: c = 0 (true, and empty: nothing ever moves).",
-            expected="max |z|, |v| = 0 along the flow",
-            measured=motion,
-            tolerance=0.0,
+        LINEAR_ZERO.judge(
+            equal(0, motion, of="largest |z|, |v| along the flow"),
             null=float(np.abs(flow.logits - z0).max()),
             null_description="the same flow from z(0) != 0: how far z moves",
         ),
-        within(
-            float(error),
-            1e-9,
-            id="theorem1.linear_solution",
-            source="JoMA Thm 1, K = 1",
-            statement="Linear attention from v(0) = 0: v = z_0 sqrt(eta_w/eta_z) sinh(omega t), "
-            "z = z_0 cosh(omega t), omega = Delta sqrt(eta_w eta_z)/T.",
-            evidence="closed form against the flow, unequal rates, T = 1.3",
+        LINEAR_SOLUTION.judge(
+            within_error(1e-9, float(error)), evidence="closed form against the flow, unequal rates, T = 1.3"
         ),
     ]
 
@@ -182,12 +188,12 @@ def _descent() -> list[Claim]:
         )
         drift = value - value[0]
         claims.append(
-            within(
-                float(np.abs(drift - predicted).max()),
-                1e-12,
-                id=f"theorem1.descent_{kind}",
-                source="JoMA Thm 1, by discrete steps",
-                statement=f"{kind} attention: plain simultaneous SGD moves c by exactly {formula}.",
+            Statement(
+                f"theorem1.descent_{kind}",
+                "JoMA Thm 1, by discrete steps",
+                f"{kind} attention: plain simultaneous SGD moves c by exactly {formula}.",
+            ).judge(
+                within_error(1e-12, float(np.abs(drift - predicted).max())),
                 null=float(np.abs(drift).max()),
                 null_description="the drift itself, which the flow does not have",
                 evidence="60 steps of size 0.3, minibatches of 2, relu, cross-entropy",
@@ -206,14 +212,8 @@ def _first_order() -> Claim:
         drifts.append(np.abs(value[-1] - value[0]).max())
     orders = np.log2(np.divide(drifts[:-1], drifts[1:]))
     order = float(orders[np.abs(orders - 1).argmax()])
-    return judge(
-        abs(order - 1) < 0.1,
-        id="theorem1.descent_order",
-        source="JoMA Thm 1",
-        statement="The drift under discrete SGD, at equal training time, is of first order in the step.",
-        expected="order 1 within 0.1",
-        measured=order,
-        tolerance=0.1,
+    return DESCENT_ORDER.judge(
+        between(0.9, 1.1, order, of="order"),
         evidence="exp attention, steps of 0.04, 0.02, 0.01: the order farther from 1 of the two halvings",
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from joma.core.claim import Claim, judge, within
+from joma.core.claim import Claim, Statement, above, within_error
 from joma.dynamics import sgd
 from joma.theory.activation import activation
 from joma.theory.attention import Array, Attention, AttentionKind
@@ -25,6 +25,40 @@ from joma.theory.optimizers import (
 TOKENS, NODES, SAMPLES = 5, 2, 20
 KINDS: tuple[AttentionKind, ...] = ("linear", "exp")
 SOURCE = "JoMA Thm 1, beyond gradient flow"
+
+
+FACTOR = Statement(
+    "momentum.factor",
+    SOURCE,
+    "Along the same course at the same effective rate, momentum drifts (1 + beta) / (1 - beta) times "
+    "as far as plain descent.",
+)
+LIMIT = Statement(
+    "momentum.limit",
+    SOURCE,
+    "Under momentum the invariant is conserved in the limit of small steps, at first order.",
+)
+REST = Statement(
+    "weight_decay.rest",
+    SOURCE,
+    "Exp attention at rest under equal decays: z = sum_k v_k^2 / T, twice what Theorem 1 says, "
+    "whatever the rates and the start.",
+)
+BREAKS = Statement(
+    "adam.breaks", SOURCE, "Under Adam Theorem 1's formula for the logits fails from the start."
+)
+PACE = Statement(
+    "adam.pace",
+    SOURCE,
+    "While gradients keep their signs, z_l = r(n) (eta_z/eta_w) |v_kl| for all tokens and nodes, with "
+    "r(n) from Adam's two averages alone.",
+)
+NO_WINNER = Statement(
+    "adam.no_winner",
+    "JoMA Thm 2, beyond gradient flow",
+    "Under Adam no token ever wins: with linear nodes and exp attention from zero all |v_kl| grow "
+    "alike, however different their gradients.",
+)
 
 
 class _Problem:
@@ -104,14 +138,13 @@ def momentum() -> list[Claim]:
             for value in (beta, 0.0)
         ]
         claims.append(
-            within(
-                _largest(kept - kept[0] - laws[0]),
-                1e-12,
-                id=f"momentum.{kind}",
-                source=SOURCE,
-                statement=f"{kind} attention, momentum {beta}: the invariant drifts by sum_s e_s (1 + "
-                "2 beta (1 - "
+            Statement(
+                f"momentum.{kind}",
+                SOURCE,
+                f"{kind} attention, momentum {beta}: the invariant drifts by sum_s e_s (1 + 2 beta (1 - "
                 "beta^(n-1-s)) / (1 - beta)), exactly.",
+            ).judge(
+                within_error(1e-12, _largest(kept - kept[0] - laws[0])),
                 null=_largest(kept - kept[0] - laws[1]),
                 null_description="the law of plain descent, sum_s e_s",
                 evidence=f"300 steps on random data, gelu nodes; the drift itself is "
@@ -127,25 +160,14 @@ def momentum() -> list[Claim]:
     ratio = drifts[0.8, 2.5e-4] / drifts[0.0, 2.5e-4]
     halving = drifts[0.8, 5e-4] / drifts[0.8, 2.5e-4]
     claims.append(
-        within(
-            abs(ratio / 9 - 1),
-            0.01,
-            id="momentum.factor",
-            source=SOURCE,
-            statement="Along the same course at the same effective rate, momentum drifts (1 + beta) / "
-            "(1 - beta) "
-            "times as far as plain descent.",
+        FACTOR.judge(
+            within_error(0.01, abs(ratio / 9 - 1)),
             evidence=f"beta = 0.8, eta / (1 - beta) = 2.5e-4: a factor {ratio:.3f} against 9.",
         )
     )
     claims.append(
-        within(
-            abs(halving / 2 - 1),
-            0.01,
-            id="momentum.limit",
-            source=SOURCE,
-            statement="Under momentum the invariant is conserved in the limit of small steps, at first "
-            "order.",
+        LIMIT.judge(
+            within_error(0.01, abs(halving / 2 - 1)),
             evidence=f"Halving the rate divides the drift by {halving:.3f}.",
         )
     )
@@ -164,19 +186,17 @@ def weight_decay() -> list[Claim]:
         forgotten = kept[0] * np.exp(-2 * eta_w * decay * times)[:, None]
         twice = "" if kind == "linear" else " twice"
         claims.append(
-            within(
-                _largest(kept - forgotten),
-                1e-9,
-                id=f"weight_decay.{kind}",
-                source=SOURCE,
-                statement=f"{kind} attention: with the logits' decay rate{twice} that of the weights, "
-                "c(t) = c(0) "
+            Statement(
+                f"weight_decay.{kind}",
+                SOURCE,
+                f"{kind} attention: with the logits' decay rate{twice} that of the weights, c(t) = c(0) "
                 "exp(-2 eta_w lambda t), exactly.",
+            ).judge(
+                within_error(1e-9, _largest(kept - forgotten)),
                 null=_largest(kept - kept[0]),
                 null_description="c constant, as without decay",
                 evidence=f"Flow on random data to t = {times[-1]:g}, lambda_w = {decay}, lambda_z = "
-                f"{matched:.3g}, "
-                f"eta = ({eta_z}, {eta_w}), gelu nodes.",
+                f"{matched:.3g}, eta = ({eta_z}, {eta_w}), gelu nodes.",
             )
         )
         other = 0.1
@@ -193,13 +213,12 @@ def weight_decay() -> list[Claim]:
             attention_rate=eta_z,
         )
         claims.append(
-            within(
-                _largest(kept - law),
-                2e-6,
-                id=f"weight_decay.{kind}_leak",
-                source=SOURCE,
-                statement=f"{kind} attention, any two decays: dc/dt = -r c + (2 alpha_w - r) coef "
-                "sum_k v_k^2.",
+            Statement(
+                f"weight_decay.{kind}_leak",
+                SOURCE,
+                f"{kind} attention, any two decays: dc/dt = -r c + (2 alpha_w - r) coef sum_k v_k^2.",
+            ).judge(
+                within_error(2e-6, _largest(kept - law)),
                 null=_largest(kept - kept[0]),
                 null_description="c constant, as without decay",
                 evidence=f"lambda_w = {decay}, lambda_z = {other}; trapezoid rule over 400 intervals.",
@@ -218,12 +237,12 @@ def weight_decay() -> list[Claim]:
             attention_rate=step,
         )
         claims.append(
-            within(
-                _largest(kept - law),
-                1e-12,
-                id=f"weight_decay.{kind}_steps",
-                source=SOURCE,
-                statement=f"{kind} attention: discrete descent with decay moves c by an exact recursion.",
+            Statement(
+                f"weight_decay.{kind}_steps",
+                SOURCE,
+                f"{kind} attention: discrete descent with decay moves c by an exact recursion.",
+            ).judge(
+                within_error(1e-12, _largest(kept - law)),
                 null=_largest(kept - kept[0]),
                 null_description="c constant, as without decay",
                 evidence=f"100 steps of {step}, lambda = {decay}.",
@@ -236,14 +255,8 @@ def weight_decay() -> list[Claim]:
     factor = resting_coefficient(problem.attention, weight_decay=equal, attention_decay=equal)
     size = _largest(z[-1])
     claims.append(
-        within(
-            _largest(z[-1] - factor * squares) / size,
-            1e-6,
-            id="weight_decay.rest",
-            source=SOURCE,
-            statement="Exp attention at rest under equal decays: z = sum_k v_k^2 / T, twice what "
-            "Theorem 1 says, "
-            "whatever the rates and the start.",
+        REST.judge(
+            within_error(1e-6, _largest(z[-1] - factor * squares) / size),
             null=_largest(z[-1] - factor / 2 * squares) / size,
             null_description="Theorem 1's coefficient, c = 0",
             evidence=f"tanh nodes, lambda = {equal}, t = 4000; relative error, largest logit {size:.3g}.",
@@ -270,42 +283,23 @@ def adam() -> list[Claim]:
     spread = float(far.max() / far.min())
     spread_plain = np.abs(plain.context_weights[-1])
     return [
-        judge(
-            off > 0.9,
-            id="adam.breaks",
-            source=SOURCE,
-            statement="Under Adam Theorem 1's formula for the logits fails from the start.",
-            expected="relative error of the formula near 1",
-            measured=off,
-            tolerance=0.9,
+        BREAKS.judge(
+            above(0.9, off, of="relative error of the formula"),
             null=off_plain,
             null_description="plain descent on the same data",
             evidence=f"Exp attention from zero, {steps} steps of rate {rate:g}.",
         ),
-        within(
-            float(np.abs(ratio / pace[1:, None, None] - 1).max()),
-            0.01,
-            id="adam.pace",
-            source=SOURCE,
-            statement="While gradients keep their signs, z_l = r(n) (eta_z/eta_w) |v_kl| for all "
-            "tokens and nodes, "
-            "with r(n) from Adam's two averages alone.",
+        PACE.judge(
+            within_error(0.01, float(np.abs(ratio / pace[1:, None, None] - 1).max())),
             evidence=f"Relative error over {steps} steps, {NODES} nodes, {TOKENS} tokens; r goes from 0 to "
             f"{pace.max():.3f} and is {pace[-1]:.3f} at the end.",
         ),
-        within(
-            spread - 1,
-            1e-9,
-            id="adam.no_winner",
-            source="JoMA Thm 2, beyond gradient flow",
-            statement="Under Adam no token ever wins: with linear nodes and exp attention from zero "
-            "all |v_kl| "
-            "grow alike, however different their gradients.",
+        NO_WINNER.judge(
+            within_error(1e-9, spread - 1),
             null=float(spread_plain.max() / spread_plain.min()) - 1,
             null_description="plain descent on the same data",
-            evidence=f"Largest over smallest |v|, minus one, at |v| = {far[0, 0]:.3g} ({steps} steps "
-            "of rate 1e-3): "
-            "Adam divides each gradient by its own size, and so takes out the only thing that tells "
+            evidence=f"Largest over smallest |v|, minus one, at |v| = {far[0, 0]:.3g} ({steps} steps of rate "
+            "1e-3): Adam divides each gradient by its own size, and so takes out the only thing that tells "
             "tokens apart.",
         ),
     ]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from joma.core.claim import Claim, within
+from joma.core.claim import Claim, Statement, within_error
 from joma.dynamics import position_flow
 from joma.theory import positions
 from joma.theory.activation import activation
@@ -51,12 +51,12 @@ def theorem1_positions() -> list[Claim]:
     moved = min(one[2] for one in kept)
     evidence = f"3 activations, unequal rates, g(t) arbitrary; the logits move by at least {moved:.2g}"
     return [
-        within(
-            max(one[index] for one in kept),
-            1e-9,
-            id=f"theorem1.positions_{name}",
-            source="JoMA poster, future work (positional encoding)",
-            statement=f"Exp attention with a trained additive position bias conserves {formula}, exactly.",
+        Statement(
+            f"theorem1.positions_{name}",
+            "JoMA poster, future work (positional encoding)",
+            f"Exp attention with a trained additive position bias conserves {formula}, exactly.",
+        ).judge(
+            within_error(1e-9, max(one[index] for one in kept)),
             null=min(one[index] for one in broken),
             null_description="the least drift where the position rotates the content instead",
             evidence=evidence,

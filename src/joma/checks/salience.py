@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.integrate import quad, solve_ivp
 from scipy.special import softmax
 
-from joma.core.claim import Claim, correct, judge, within
+from joma.core.claim import Claim, Statement, at_least, at_most, below, within_error
 from joma.dynamics.salience_flow import (
     Attention,
     integrate,
@@ -41,6 +41,75 @@ from joma.theory.salience_variants import (
 Array = NDArray[np.float64]
 
 
+LEMMA6_BOUND = Statement("lemma6.bound", "JoMA Lemma 6", "(1 - exp(-y^2))/y <= 1/sqrt 2 for y >= 0 (loose).")
+LEMMA7_BOUND = Statement(
+    "lemma7.bound", "JoMA Lemma 7", "0 <= exp(-y^2/2) int_0^y exp(x^2/2) dx <= 1 for y >= 0 (loose)."
+)
+EXACT = Statement(
+    "equation6.exact", "JoMA Eq. 6, 79-80", "Eq. 6 from v(0) = 0 is solved by inverting F(r, mu) = t."
+)
+CLOCK = Statement(
+    "equation6.clock",
+    "JoMA Eq. 80",
+    "F(r_j, mu_j) is the same for all components at all times, and is the time.",
+)
+THIN = Statement(
+    "equation6.thin",
+    "JoMA Eq. 6",
+    "The solution holds where delta is no float: mu = 30, ln 1/delta near exp(450).",
+)
+DERIVATIVE = Statement(
+    "theorem4.derivative",
+    "JoMA Eq. 81-84",
+    "dF/dmu = sqrt(pi/2) erf(r mu/sqrt 2) + (1 - exp(-r^2 mu^2/2))/mu - mu F.",
+)
+BOUND_88 = Statement(
+    "theorem4.bound_88",
+    "JoMA Eq. 88",
+    "0 <= F(r, mu) - exp(-mu^2/2) ln 1/(1-r) <= sqrt(pi/2) + 1 = 2.2533 (loose).",
+)
+EXPONENT_AFTER_88 = Statement(
+    "theorem4.exponent_after_88",
+    "JoMA proof of Thm 4, after Eq. 88 (three times)",
+    "F - exp(-mu^2) ln 1/delta lies between 0 and sqrt(pi/2) + 1.",
+)
+CONSTANT = Statement(
+    "theorem4.constant",
+    "JoMA Thm 4, the constant of its condition",
+    "|Lambda| is at most C exp(mu_k^2/2) / ln(1/delta_k) with C = .8643, and no smaller C will do.",
+)
+LAMBDA = Statement("theorem4.lambda", "JoMA Thm 4", "|lambda_jk(t)| <= sqrt(2 pi) + 2 = 4.5066 (loose).")
+CONDITION = Statement(
+    "theorem4.condition", "JoMA Thm 4", "|Lambda| << 1 when delta_k << exp[-(sqrt(2 pi) + 2) exp(-mu_k^2)]."
+)
+REMARK_EXPONENT = Statement(
+    "theorem4.remark_exponent",
+    "JoMA Thm 4, remarks, and Fig. 4",
+    "The modulation is exp(v^2), hence the ratio exp(mu_j^2 - mu_k^2).",
+)
+TEMPERATURE = Statement(
+    "theorem4.temperature",
+    "JoMA Thm 4",
+    "With rates and temperature the ratio is exp(kappa (mu_j^2 - mu_k^2)/2), kappa = eta_z/(eta_w T^2).",
+)
+LINEAR_ATTENTION = Statement(
+    "theorem4.linear_attention",
+    "JoMA Thm 4, remarks",
+    "For linear attention the ratio is different: sqrt(mu_j^2 + c_j)/sqrt(mu_k^2 + c_k).",
+)
+SOFTMAX_UNIFORM = Statement(
+    "theorem4.softmax_uniform",
+    "JoMA Thm 4",
+    "For softmax attention with uniform bbar only the clock changes: F(r_j, mu_j) stays equal for all j.",
+)
+SOFTMAX_SKEWED = Statement(
+    "theorem4.softmax_skewed",
+    "JoMA Thm 4 (not in the paper)",
+    "For softmax attention with constant bbar the ratio is exp[(mu_j^2 - mu_k^2)/2 - (bbar_j - "
+    "bbar_k) |mu|^2/2].",
+)
+
+
 def lemma6() -> list[Claim]:
     """(1 - exp(-y^2))/y."""
     argmax, maximum = lemma_6_maximum()
@@ -48,14 +117,10 @@ def lemma6() -> list[Claim]:
     direct = (1 - np.exp(-(y**2))) / y
     error = float(np.abs(lemma_6(y) - direct).max())
     return [
-        judge(
-            error < 1e-12 and direct.max() <= 1 / np.sqrt(2) and abs(direct.max() - maximum) < 1e-6,
-            id="lemma6.bound",
-            source="JoMA Lemma 6",
-            statement="(1 - exp(-y^2))/y <= 1/sqrt 2 for y >= 0 (loose).",
-            expected="at most 0.7071",
-            measured=maximum,
-            tolerance=0.0,
+        LEMMA6_BOUND.judge(
+            at_most(1 / np.sqrt(2), maximum, of="maximum")
+            & below(1e-6, abs(direct.max() - maximum), of="its distance from the largest value on a grid")
+            & below(1e-12, error, of="error of the function"),
             evidence=f"the maximum lies at y = {argmax:.9f}; against the expression written out, to y = 30",
         )
     ]
@@ -69,17 +134,13 @@ def lemma7() -> list[Claim]:
     error = float(np.abs(lemma_7(y) - direct).max())
     grid = lemma_7(np.linspace(0, 30, 30001))
     return [
-        judge(
-            float(grid.min()) >= 0
-            and abs(float(grid.max()) - maximum) < 1e-6
-            and maximum <= 1
-            and error < 1e-12,
-            id="lemma7.bound",
-            source="JoMA Lemma 7",
-            statement="0 <= exp(-y^2/2) int_0^y exp(x^2/2) dx <= 1 for y >= 0 (loose).",
-            expected="at most 1",
-            measured=maximum,
-            tolerance=0.0,
+        LEMMA7_BOUND.judge(
+            at_most(1, maximum, of="maximum")
+            & at_least(0, grid, of="value", across="on a grid")
+            & below(
+                1e-6, abs(grid.max() - maximum), of="distance of the maximum from the largest value on a grid"
+            )
+            & below(1e-12, error, of="error of the function"),
             evidence=f"the maximum lies at y = {argmax:.9f}, where it equals 1/y",
         )
     ]
@@ -100,28 +161,13 @@ def equation6() -> list[Claim]:
     )
     late = abs(float(solve(30.0, 1.0).log_inverse_delta[0, 0]) / ((1.0 - rest) / final) - 1)
     return [
-        within(
-            float(error),
-            1e-8,
-            id="equation6.exact",
-            source="JoMA Eq. 6, 79-80",
-            statement="Eq. 6 from v(0) = 0 is solved by inverting F(r, mu) = t.",
+        EXACT.judge(
+            within_error(1e-8, float(error)),
             evidence="ln 1/delta, relative, against DOP853 in ln 1/delta; mu = .7, 2, 3, -2.5, t to 20",
         ),
-        within(
-            float(told),
-            1e-8,
-            id="equation6.clock",
-            source="JoMA Eq. 80",
-            statement="F(r_j, mu_j) is the same for all components at all times, and is the time.",
-            evidence="F of the integrated courses, relative to t",
-        ),
-        within(
-            late,
-            1e-12,
-            id="equation6.thin",
-            source="JoMA Eq. 6",
-            statement="The solution holds where delta is no float: mu = 30, ln 1/delta near exp(450).",
+        CLOCK.judge(within_error(1e-8, float(told)), evidence="F of the integrated courses, relative to t"),
+        THIN.judge(
+            within_error(1e-12, late),
             evidence="against (t - R) exp(450) at t = 1, R by quadrature in x, relative",
         ),
     ]
@@ -147,30 +193,21 @@ def _bounds() -> list[Claim]:
     excess = float(elapsed_time(1.0, reached))
     printed, right = excess - np.exp(-1.0) * reached, excess - np.exp(-0.5) * reached
     return [
-        within(
-            slope,
-            1e-8,
-            id="theorem4.derivative",
-            source="JoMA Eq. 81-84",
-            statement="dF/dmu = sqrt(pi/2) erf(r mu/sqrt 2) + (1 - exp(-r^2 mu^2/2))/mu - mu F.",
-            evidence="central differences at three points",
-        ),
-        judge(
-            float(remainders.min()) >= -1e-15
-            and sharp - 1e-3 <= float(remainders.max()) <= sharp + 1e-12 < PRINTED_BOUND,
-            id="theorem4.bound_88",
-            source="JoMA Eq. 88",
-            statement="0 <= F(r, mu) - exp(-mu^2/2) ln 1/(1-r) <= sqrt(pi/2) + 1 = 2.2533 (loose).",
-            expected=f"at most the sharp constant max R(1, mu) = {sharp:.6f}, reached at mu = {argmax:.4f}",
-            measured=float(remainders.max()),
-            tolerance=0.0,
+        DERIVATIVE.judge(within_error(1e-8, slope), evidence="central differences at three points"),
+        BOUND_88.judge(
+            at_most(
+                sharp + 1e-12,
+                remainders.max(),
+                of="largest remainder",
+                than=f"the sharp constant, max R(1, mu) at mu = {argmax:.4f},",
+            )
+            & at_least(sharp - 1e-3, remainders.max(), of="largest remainder", than="that less 0.001")
+            & at_least(-1e-15, remainders, of="remainder")
+            & below(PRINTED_BOUND, sharp + 1e-12, of="the sharp constant", than="the printed one"),
             evidence="400 random mu to 12, r random or 1 - 1e-9",
         ),
-        correct(
-            id="theorem4.exponent_after_88",
-            source="JoMA proof of Thm 4, after Eq. 88 (three times)",
-            printed="F - exp(-mu^2) ln 1/delta lies between 0 and sqrt(pi/2) + 1.",
-            right="F - exp(-mu^2/2) ln 1/delta does.",
+        EXPONENT_AFTER_88.correct(
+            "F - exp(-mu^2/2) ln 1/delta does.",
             printed_error=max(float(printed) - PRINTED_BOUND, 0.0),
             error=max(float(right) - PRINTED_BOUND, -float(right), 0.0),
             tolerance=1e-9,
@@ -197,31 +234,18 @@ def _conditions() -> list[Claim]:
     deviation = np.abs(convergence_ratio(argmax, small, reached)[1])
     attained = deviation * reached / needed_convergence(small)
     return [
-        within(
-            float(np.abs(attained - 1).max()),
-            0.01,
-            id="theorem4.constant",
-            source="JoMA Thm 4, the constant of its condition",
-            statement="|Lambda| is at most C exp(mu_k^2/2) / ln(1/delta_k) with C = .8643, and no "
-            "smaller C will do.",
+        CONSTANT.judge(
+            within_error(0.01, float(np.abs(attained - 1).max())),
             evidence=f"mu = ({argmax:.3f}, {small}): distance of |Lambda| from that bound, relative, at "
             "three times",
         ),
-        judge(
-            largest <= sharp + 1e-9 < PRINTED_LAMBDA_BOUND,
-            id="theorem4.lambda",
-            source="JoMA Thm 4",
-            statement="|lambda_jk(t)| <= sqrt(2 pi) + 2 = 4.5066 (loose).",
-            expected=f"at most {sharp:.6f}, since both terms of the difference lie between 0 and that",
-            measured=largest,
-            tolerance=0.0,
+        LAMBDA.judge(
+            at_most(sharp + 1e-9, largest, of="|lambda|", than="the bound of both terms of the difference")
+            & below(PRINTED_LAMBDA_BOUND, sharp + 1e-9, of="that bound", than="the printed one"),
             evidence="40 random pairs of mu up to 3.5 at four times each",
         ),
-        correct(
-            id="theorem4.condition",
-            source="JoMA Thm 4",
-            printed="|Lambda| << 1 when delta_k << exp[-(sqrt(2 pi) + 2) exp(-mu_k^2)].",
-            right="When delta_k << exp[-C exp(+mu_k^2/2)], and C = .8643 suffices.",
+        CONDITION.correct(
+            "When delta_k << exp[-C exp(+mu_k^2/2)], and C = .8643 suffices.",
             printed_error=deviations[0],
             error=deviations[1],
             tolerance=0.04,
@@ -283,60 +307,35 @@ def _ratios() -> list[Claim]:
     gain = -np.diff(np.log(1 - late / mu), axis=0)[0]
     followed = float(gain[0] / gain[1])
     return [
-        correct(
-            id="theorem4.remark_exponent",
-            source="JoMA Thm 4, remarks, and Fig. 4",
-            printed="The modulation is exp(v^2), hence the ratio exp(mu_j^2 - mu_k^2).",
-            right="exp(v^2/2), and exp((mu_j^2 - mu_k^2)/2), as Eq. 6 and 7 have it.",
+        REMARK_EXPONENT.correct(
+            "exp(v^2/2), and exp((mu_j^2 - mu_k^2)/2), as Eq. 6 and 7 have it.",
             printed_error=abs(plain / law**2 - 1),
             error=abs(plain / law - 1),
             tolerance=1e-7,
             evidence="relative, DOP853 in ln 1/delta, mu = 2.4, 1.5",
         ),
-        within(
-            warm,
-            1e-7,
-            id="theorem4.temperature",
-            source="JoMA Thm 4",
-            statement="With rates and temperature the ratio is exp(kappa (mu_j^2 - mu_k^2)/2), kappa = "
-            "eta_z/(eta_w T^2).",
-            evidence="kappa = .3, 2/3, 1.5, by integration",
-        ),
-        within(
-            linear_error,
-            1e-7,
-            id="theorem4.linear_attention",
-            source="JoMA Thm 4, remarks",
-            statement="For linear attention the ratio is different: sqrt(mu_j^2 + c_j)/sqrt(mu_k^2 + c_k).",
+        TEMPERATURE.judge(within_error(1e-7, warm), evidence="kappa = .3, 2/3, 1.5, by integration"),
+        LINEAR_ATTENTION.judge(
+            within_error(1e-7, linear_error),
             evidence=f"ratio {linear_law:.4f} instead of {law:.4f}, and the whole course in closed form",
         ),
-        within(
-            uniform,
-            1e-7,
-            id="theorem4.softmax_uniform",
-            source="JoMA Thm 4",
-            statement="For softmax attention with uniform bbar only the clock changes: F(r_j, mu_j) stays "
-            "equal for all j.",
+        SOFTMAX_UNIFORM.judge(
+            within_error(1e-7, uniform),
             evidence="spread of F over components at three times of the integrated flow",
         ),
-        within(
-            skewed,
-            1e-7,
-            id="theorem4.softmax_skewed",
-            source="JoMA Thm 4 (not in the paper)",
-            statement="For softmax attention with constant bbar the ratio is exp[(mu_j^2 - mu_k^2)/2 - "
-            "(bbar_j - bbar_k) |mu|^2/2].",
+        SOFTMAX_SKEWED.judge(
+            within_error(1e-7, skewed),
             null=held_back,
             null_description="error of Theorem 4's ratio in the same integrations",
             evidence="three bbar, by integration; salience can be turned round (bbar_j = .6, bbar_k = .1)",
         ),
-        within(
-            abs(followed / final - 1),
-            1e-4,
-            id="theorem4.softmax_following",
-            source="JoMA Thm 1 and 4 (not in the paper)",
-            statement="Where bbar follows the softmax attention instead of staying constant, the ratio is "
+        Statement(
+            "theorem4.softmax_following",
+            "JoMA Thm 1 and 4 (not in the paper)",
+            "Where bbar follows the softmax attention instead of staying constant, the ratio is "
             f"exp(z_j - z_k) of the final logits, {followed:.3f} here; Theorem 4 would have {law:.3f}.",
+        ).judge(
+            within_error(1e-4, abs(followed / final - 1)),
             null=abs(followed / law - 1),
             null_description="error of Theorem 4's ratio in the same integration",
             evidence="mu = 2.4, 1.5, 2.0 from equal logits, by integration in (v, z)",

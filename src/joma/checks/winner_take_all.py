@@ -9,7 +9,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 from scipy.special import softmax
 
-from joma.core.claim import Claim, correct, judge, within
+from joma.core.claim import Claim, Statement, below, within_error
 from joma.dynamics import block_flow
 from joma.theory.attention import Array, Attention
 from joma.theory.block import Block, Embeddings
@@ -17,6 +17,64 @@ from joma.theory.winner_take_all import WinnerTakeAll, erf_invariant, printed_in
 
 TOKENS, SAMPLES, NORMALISER = 4, 8, 0.5
 FLOW = "the full (v, z) flow of Eq. 2 on 8 random samples of 4 tokens, DOP853 at 1e-11"
+
+
+ONE_HOT = Statement(
+    "theorem2.one_hot",
+    "JoMA Thm 2, remarks",
+    "Training ends one-hot (true of attention; the weights get there only as fast as sqrt(2 ln 1/(t* - t))).",
+)
+INVARIANT = Statement(
+    "theorem2.invariant", "JoMA Thm 2, Eq. 4", "erf(v_l/2) / Delta_l is the same for all tokens l."
+)
+THEOREM2_NORMALISER = Statement(
+    "theorem2.normaliser",
+    "JoMA Eq. 3",
+    "dv/dt = Delta exp(v^2/2 + c), whatever the constant A of exp attention.",
+)
+TRAJECTORY = Statement(
+    "theorem2.trajectory",
+    "JoMA Thm 2 (the paper gives the ratios only)",
+    "v_l(t) = sqrt2 erfinv(sqrt(2/pi) Delta_l t / A): the trajectories in closed form.",
+)
+BLOW_UP = Statement(
+    "theorem2.blow_up",
+    "JoMA Thm 2, remarks",
+    "The winner goes to infinity (in finite time: t* = sqrt(pi/2) A / max|Delta|).",
+)
+LOSERS = Statement(
+    "theorem2.losers",
+    "JoMA Thm 2, remarks",
+    "All others converge to finite numbers; these are sqrt2 erfinv(Delta_l / |Delta_max|).",
+)
+RATES = Statement(
+    "theorem2.rates",
+    "JoMA Thm 2 (tacitly eta_z = eta_w, T = 1); poster: any learning rates",
+    "The invariant is the same for any learning rates (even with sqrt 2 put right).",
+)
+NODES = Statement(
+    "theorem2.nodes",
+    "JoMA Thm 2 for K > 1 (the paper has K = 1)",
+    "With several nodes v_kl = s_l Delta_kl, and |v_.l|, |Delta_.l| obey the theorem: the winner is "
+    "the token of the longest Delta_.l.",
+)
+ANY_START = Statement(
+    "theorem2.any_start",
+    "JoMA Thm 2 (the paper has zero initialisation)",
+    "From any v(0), z(0): the part of v_.l across Delta_.l stays, the part p_l along it moves so that "
+    "Phi(sqrt(kappa) p_l) grows linearly in time.",
+)
+SOFTMAX_CLOCK = Statement(
+    "theorem2.softmax_clock",
+    "JoMA Thm 2, remark on softmax",
+    "With A the same for all samples and bbar uniform, Theorem 2 also applies (in another time, t = "
+    "sum_l x_l v_l / Delta_l: the winner grows linearly, and nothing blows up).",
+)
+SOFTMAX_PREMISE = Statement(
+    "theorem2.softmax_premise",
+    "JoMA Thm 2, remark on softmax",
+    "Where A is the same for all samples and bbar starts uniform, Theorem 2 applies to softmax training.",
+)
 
 
 def _data(nodes: int, seed: int = 0) -> tuple[Array, Array]:
@@ -78,48 +136,30 @@ def _single_node() -> list[Claim]:
     limits = closed.limits()
     losers = ~closed.winners()
     return [
-        correct(
-            id="theorem2.invariant",
-            source="JoMA Thm 2, Eq. 4",
-            printed="erf(v_l/2) / Delta_l is the same for all tokens l.",
-            right="erf(v_l/sqrt 2) / Delta_l is the same for all tokens l, namely sqrt(2/pi) t/A.",
+        INVARIANT.correct(
+            "erf(v_l/sqrt 2) / Delta_l is the same for all tokens l, namely sqrt(2/pi) t/A.",
             printed_error=_spread(printed_invariant(late, drive)),
             error=_spread(erf_invariant(late, drive)),
             tolerance=1e-9,
             evidence=f"Relative spread over tokens at 0.99 t*; {FLOW}.",
         ),
-        correct(
-            id="theorem2.normaliser",
-            source="JoMA Eq. 3",
-            printed="dv/dt = Delta exp(v^2/2 + c), whatever the constant A of exp attention.",
-            right="dv/dt = (Delta / A) exp(v^2/2 + c), as in Eq. 19.",
+        THEOREM2_NORMALISER.correct(
+            "dv/dt = (Delta / A) exp(v^2/2 + c), as in Eq. 19.",
             printed_error=float(np.abs(without_normaliser / v[1] - 1).max()),
             error=float(np.abs(closed.weights(times[1]) / v[1] - 1).max()),
             tolerance=1e-9,
             evidence=f"Relative error of the solution at t*/2 with A = {NORMALISER}; {FLOW}.",
         ),
-        within(
-            float(np.abs(closed.weights(times[:4]) - v[:4]).max()),
-            1e-9,
-            id="theorem2.trajectory",
-            source="JoMA Thm 2 (the paper gives the ratios only)",
-            statement="v_l(t) = sqrt2 erfinv(sqrt(2/pi) Delta_l t / A): the trajectories in closed form.",
+        TRAJECTORY.judge(
+            within_error(1e-9, float(np.abs(closed.weights(times[:4]) - v[:4]).max())),
             evidence=f"Largest error up to 0.99 t*; {FLOW}.",
         ),
-        within(
-            abs((course.blow_up_time or np.inf) / closed.blow_up_time - 1),
-            1e-6,
-            id="theorem2.blow_up",
-            source="JoMA Thm 2, remarks",
-            statement="The winner goes to infinity (in finite time: t* = sqrt(pi/2) A / max|Delta|).",
+        BLOW_UP.judge(
+            within_error(1e-6, abs((course.blow_up_time or np.inf) / closed.blow_up_time - 1)),
             evidence=f"Relative distance of the event 'speed above 1e12' from t*; {FLOW}.",
         ),
-        within(
-            float(np.abs(v[4, losers] - closed.limits()[losers]).max()),
-            1e-5,
-            id="theorem2.losers",
-            source="JoMA Thm 2, remarks",
-            statement="All others converge to finite numbers; these are sqrt2 erfinv(Delta_l / |Delta_max|).",
+        LOSERS.judge(
+            within_error(1e-5, float(np.abs(v[4, losers] - closed.limits()[losers]).max())),
             evidence="Largest gap to the limits at (1 - 1e-6) t*, the largest limit being "
             f"{np.abs(limits[losers]).max():.3g}; {FLOW}.",
         ),
@@ -131,13 +171,8 @@ def _one_hot(closed: WinnerTakeAll, course: block_flow.Trajectory) -> Claim:
     last = np.abs(closed.weights_before_blow_up([1e-12, 1e-300]))
     share = last.max(axis=1) / last.sum(axis=1)
     off = 1 - softmax(course.logits, axis=1).max(axis=1)
-    return within(
-        float(off[-1]),
-        1e-4,
-        id="theorem2.one_hot",
-        source="JoMA Thm 2, remarks",
-        statement="Training ends one-hot (true of attention; the weights get there only as fast as "
-        "sqrt(2 ln 1/(t* - t))).",
+    return ONE_HOT.judge(
+        within_error(1e-4, float(off[-1])),
         null=float(off[0]),
         null_description="at the start",
         evidence=f"Attention off the winner at (1 - 1e-6) t*; {FLOW}. The winner's share of the weights' "
@@ -158,11 +193,8 @@ def _beyond() -> list[Claim]:
     course = _flow(x, g, times, attention=attention, weight_rate=eta_w, attention_rate=eta_z)
     v = _weights(course, times)
     claims = [
-        correct(
-            id="theorem2.rates",
-            source="JoMA Thm 2 (tacitly eta_z = eta_w, T = 1); poster: any learning rates",
-            printed="The invariant is the same for any learning rates (even with sqrt 2 put right).",
-            right="erf(sqrt(kappa/2) v_l) / Delta_l with kappa = eta_z / (eta_w T^2).",
+        RATES.correct(
+            "erf(sqrt(kappa/2) v_l) / Delta_l with kappa = eta_z / (eta_w T^2).",
             printed_error=_spread(erf_invariant(v[1, 0], drive)),
             error=_spread(erf_invariant(v[1, 0], drive, kappa=hot.kappa)),
             tolerance=1e-9,
@@ -177,13 +209,8 @@ def _beyond() -> list[Claim]:
     v = _weights(_flow(x, g, times), times)[1]
     each = np.stack([WinnerTakeAll(drive=row, normaliser=NORMALISER).weights(time) for row in drive])
     claims.append(
-        within(
-            float(np.abs(several.weights(time) - v).max()),
-            1e-9,
-            id="theorem2.nodes",
-            source="JoMA Thm 2 for K > 1 (the paper has K = 1)",
-            statement="With several nodes v_kl = s_l Delta_kl, and |v_.l|, |Delta_.l| obey the theorem: the "
-            "winner is the token of the longest Delta_.l.",
+        NODES.judge(
+            within_error(1e-9, float(np.abs(several.weights(time) - v).max())),
             null=float(np.abs(each - v).max()),
             null_description="each node solved as if it were alone",
             evidence=f"Largest error at 0.95 t*, K = 3; {FLOW}.",
@@ -204,13 +231,8 @@ def _beyond() -> list[Claim]:
     course = _flow(x, g, times, weights=start, logits=logits, weight_rate=eta_w, attention_rate=eta_z)
     v = _weights(course, times)[1]
     claims.append(
-        within(
-            float(np.abs(anywhere.weights(time) - v).max()),
-            1e-8,
-            id="theorem2.any_start",
-            source="JoMA Thm 2 (the paper has zero initialisation)",
-            statement="From any v(0), z(0): the part of v_.l across Delta_.l stays, the part p_l along it "
-            "moves so that Phi(sqrt(kappa) p_l) grows linearly in time.",
+        ANY_START.judge(
+            within_error(1e-8, float(np.abs(anywhere.weights(time) - v).max())),
             evidence=f"Largest error at 0.9 t*, K = 3, random start; {FLOW}.",
         )
     )
@@ -235,26 +257,18 @@ def _softmax() -> list[Claim]:
     # The remark's own premises as an equation: dv/dt = Delta exp(v^2/2) / sum_l x_l exp(v_l^2/2).
     assumed = _remark_flow(drive, frequency, time)
     return [
-        within(
-            float(np.abs(softmax_weights(closed, frequency, time) - assumed).max()),
-            1e-9,
-            id="theorem2.softmax_clock",
-            source="JoMA Thm 2, remark on softmax",
-            statement="With A the same for all samples and bbar uniform, Theorem 2 also applies (in another "
-            "time, t = sum_l x_l v_l / Delta_l: the winner grows linearly, and nothing blows up).",
+        SOFTMAX_CLOCK.judge(
+            within_error(1e-9, float(np.abs(softmax_weights(closed, frequency, time) - assumed).max())),
             null=float(np.abs(closed.weights(time) - assumed).max()),
             null_description="the course of exp attention, in its own time",
             evidence=f"Largest error at t = {time:g}, against an integration of what the remark assumes.",
         ),
-        judge(
-            _spread(np.abs(erf_invariant(real, drive))) < 1e-3,
-            id="theorem2.softmax_premise",
-            source="JoMA Thm 2, remark on softmax",
-            statement="Where A is the same for all samples and bbar starts uniform, Theorem 2 applies to "
-            "softmax training.",
-            expected="relative spread of erf(v/sqrt 2)/Delta over tokens below 1e-3",
-            measured=_spread(np.abs(erf_invariant(real, drive))),
-            tolerance=1e-3,
+        SOFTMAX_PREMISE.judge(
+            below(
+                1e-3,
+                _spread(np.abs(erf_invariant(real, drive))),
+                of="relative spread of erf(v/sqrt 2)/Delta over tokens",
+            ),
             null=_spread(np.abs(erf_invariant(ideal, drive))),
             null_description="the same if bbar stayed uniform",
             evidence=f"Softmax flow at t = {late:g} on samples of one token from each of three pairs, where "

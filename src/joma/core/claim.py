@@ -350,6 +350,16 @@ class Claim:
         return cls(**{**fields, "criterion": conditions})
 
 
+def statements(table: Mapping[str, str]) -> dict[str, Statement]:
+    """The statements of a module by their ids, from ``{"fig6.falls": "JoMA Fig. 6 | the entropy falls"}``.
+
+    Args:
+        table: id -> source, " | " and words.
+    """
+    parts = {id: text.partition(" | ") for id, text in table.items()}
+    return {id: Statement(id, source, words) for id, (source, _, words) in parts.items()}
+
+
 def withheld(claims: Iterable[Claim], reason: str) -> list[Claim]:
     """The claims, none of them judged: of those that were, the reason comes before their evidence."""
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from joma.core.claim import Claim, correct, judge, within
+from joma.core.claim import Claim, Statement, above, below, within_error
 from joma.data.next_token import NextTokenData, graded_tokens
 from joma.dynamics.token_flow import TokenTrajectory, token_flow
 from joma.theory.scan_snap.decoder import (
@@ -18,6 +18,44 @@ from joma.theory.scan_snap.decoder import (
 from joma.theory.scan_snap.snapping import snap_time_printed
 
 Floats = NDArray[np.float64]
+
+
+STEPS = Statement(
+    "snap_theorem1.steps",
+    "Scan&Snap Thm 1 (t >> K^2 steps of batch size 1, M^-0.99 << eta_Y < 1)",
+    "After 10 K^2 steps of batch size 1 the gradient is gamma (iota_n f_n - sum beta_nn' f_n') with "
+    "positive coefficients.",
+)
+CLOSED_FORM = Statement(
+    "snap_decoder.closed_form",
+    "Scan&Snap, decoder under frozen attention (towards Thm 1)",
+    "h + (e^{Mh/(M-1)} - 1)/M = eta_Y t/K for the right token's logit h.",
+)
+HALF_SPEED = Statement(
+    "snap_decoder.half_speed",
+    "Scan&Snap Thm 4, t_0 = O(2 K ln M/eta_Y)",
+    "The decoder's speed has halved at t = (K/eta_Y) [ (M-1)/M ln(M+1) + 1 ].",
+)
+SPAN = Statement(
+    "snap_theorem1.span",
+    "Scan&Snap Thm 1, Eq. 9",
+    "With attention frozen and Y(0) = 0, g_n is a combination of the f_n'.",
+)
+SIGNS = Statement(
+    "snap_theorem1.signs",
+    "Scan&Snap Thm 1, Eq. 9",
+    "Its coefficients iota_n and beta_nn' are positive, for classes that are alike.",
+)
+SIGNS_UNLIKE = Statement(
+    "snap_theorem1.signs_unlike",
+    "Scan&Snap Thm 1, Eq. 9",
+    "iota_n, beta_nn' > 0 for uniform classes, as the slides state it.",
+)
+MOVING = Statement(
+    "snap_theorem1.moving",
+    "Scan&Snap Thm 1",
+    "The form holds to 2 % along the coupled flow where eta_Y = 1000 eta_Z.",
+)
 
 
 def snap_decoder() -> list[Claim]:
@@ -34,20 +72,12 @@ def snap_decoder() -> list[Claim]:
     speed = 1 - right_probability(at_half, outputs)
     printed = snap_time_printed(eta_y=eta_y, classes=classes, outputs=outputs)
     return [
-        within(
-            float(np.abs(own - h).max()),
-            1e-8,
-            id="snap_decoder.closed_form",
-            source="Scan&Snap, decoder under frozen attention (towards Thm 1)",
-            statement="h + (e^{Mh/(M-1)} - 1)/M = eta_Y t/K for the right token's logit h.",
+        CLOSED_FORM.judge(
+            within_error(1e-8, float(np.abs(own - h).max())),
             evidence=f"flow with disjoint features, K = {classes}, M = {outputs}, to t = 1e4",
         ),
-        within(
-            abs(float(speed[1] / speed[0]) - 0.5),
-            1e-12,
-            id="snap_decoder.half_speed",
-            source="Scan&Snap Thm 4, t_0 = O(2 K ln M/eta_Y)",
-            statement="The decoder's speed has halved at t = (K/eta_Y) [ (M-1)/M ln(M+1) + 1 ].",
+        HALF_SPEED.judge(
+            within_error(1e-12, abs(float(speed[1] / speed[0]) - 0.5)),
             evidence=f"{half:.3g} here, beside the slides' order of magnitude {printed:.3g}",
         ),
     ]
@@ -72,30 +102,18 @@ def snap_theorem1() -> list[Claim]:
         coupled = token_flow(alike, eta_y=1.0, eta_z=1 / ratio, times=times)
         moving.append(max(form.residual.max() for form in _forms(coupled)))
     return [
-        within(
-            float(off_span),
-            1e-12,
-            id="snap_theorem1.span",
-            source="Scan&Snap Thm 1, Eq. 9",
-            statement="With attention frozen and Y(0) = 0, g_n is a combination of the f_n'.",
+        SPAN.judge(
+            within_error(1e-12, float(off_span)),
             evidence="population flow to t = 1e4, one common and three distinct tokens, K = 3",
         ),
-        judge(
-            lowest > 0,
-            id="snap_theorem1.signs",
-            source="Scan&Snap Thm 1, Eq. 9",
-            statement="Its coefficients iota_n and beta_nn' are positive, for classes that are alike.",
-            expected="smallest coefficient above 0",
-            measured=float(lowest),
+        SIGNS.judge(
+            above(0, lowest, of="smallest coefficient"),
             null=wrong,
             null_description="smallest beta/iota of classes that are not alike",
             evidence="the same flow",
         ),
-        correct(
-            id="snap_theorem1.signs_unlike",
-            source="Scan&Snap Thm 1, Eq. 9",
-            printed="iota_n, beta_nn' > 0 for uniform classes, as the slides state it.",
-            right="beta_nn' can be negative where the overlaps f_n . f_n' differ; what Theorem 2a needs, "
+        SIGNS_UNLIKE.correct(
+            "beta_nn' can be negative where the overlaps f_n . f_n' differ; what Theorem 2a needs, "
             "sum_n' beta_nn' f_n . f_n' > 0, holds all the same.",
             printed_error=max(0.0, -wrong),
             error=max(0.0, -pull),
@@ -103,12 +121,8 @@ def snap_theorem1() -> list[Claim]:
             evidence="one common token of probability .9, .9, .97, one distinct token each, M = 200: "
             f"smallest beta/iota {wrong:.3f}, smallest drive of a distinct token {pull:.2g}",
         ),
-        within(
-            float(moving[1]),
-            0.02,
-            id="snap_theorem1.moving",
-            source="Scan&Snap Thm 1",
-            statement="The form holds to 2 % along the coupled flow where eta_Y = 1000 eta_Z.",
+        MOVING.judge(
+            within_error(0.02, float(moving[1])),
             null=float(moving[0]),
             null_description="eta_Y = eta_Z",
             evidence="largest |g_n - fit|/|g_n| over the coupled flow to t = 1e4",
@@ -141,14 +155,9 @@ def _steps() -> Claim:
                         least[name].append(float(both.min() / np.abs(form.own).max()))
                         off_span = max(off_span, float(form.residual.max()))
     late = min(least["10 K^2"])
-    return judge(
-        late > 0 and off_span < 1e-9,
-        id="snap_theorem1.steps",
-        source="Scan&Snap Thm 1 (t >> K^2 steps of batch size 1, M^-0.99 << eta_Y < 1)",
-        statement="After 10 K^2 steps of batch size 1 the gradient is gamma (iota_n f_n - sum beta_nn' f_n') "
-        "with positive coefficients.",
-        expected="smallest coefficient above 0 in every run, nothing outside of the span",
-        measured=late,
+    return STEPS.judge(
+        above(0, late, of="smallest coefficient", across="in every run")
+        & below(1e-9, off_span, of="part outside of the span"),
         null=min(least["K"]),
         null_description="after K steps",
         evidence=f"K = {classes}, M = {outputs}, eta_Y = 0.02 to 0.99 (M^-0.99 = {outputs**-0.99:.4f}), 10 "

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
-from joma.core.claim import Claim, Facts, judge, not_tested
+from joma.core.claim import Claim, Statement, above
 from joma.core.errors import InputError, first_line
 from joma.core.files import regular, user_path
 from joma.experiments.shared.curve_settings import CurveSettings
@@ -117,25 +117,33 @@ def compare(curves: pd.DataFrame, record: pd.DataFrame, seed: int) -> pd.DataFra
     return pd.DataFrame(rows, columns=columns)
 
 
-def agrees(settings: CurveSettings, compared: pd.DataFrame, facts: Facts) -> Claim:
+def agrees(settings: CurveSettings, compared: pd.DataFrame, statement: Statement) -> Claim:
     """Whether our curves have the shape of the recorded ones, at every depth and rate of both."""
     if settings.recorded:
-        return not_tested(**facts, reason="these are the authors' own curves")
+        return statement.not_tested("these are the authors' own curves")
     if "wikitext-2" not in settings.corpus.replace("_", "-").lower():
-        return not_tested(**facts, reason=f"the corpus is {settings.corpus}, not WikiText-2")
+        return statement.not_tested(f"the corpus is {settings.corpus}, not WikiText-2")
     if not settings.authors_curves:
-        return not_tested(**facts, reason="no file of the authors' curves was given (setting authors_curves)")
+        return statement.not_tested("no file of the authors' curves was given (setting authors_curves)")
     if compared.empty:
-        return not_tested(
-            **facts, reason=f"no curve of theirs has these depths and rates and {FEWEST_POINTS} common steps"
+        return statement.not_tested(
+            f"no curve of theirs has these depths and rates and {FEWEST_POINTS} common steps"
         )
     worst = compared.loc[compared["correlation"].idxmin()]
-    return judge(
-        bool((compared["correlation"] > compared["null"].clip(lower=_ALIKE)).all()),
-        **facts,
-        expected=f"rank correlation over the common steps above {_ALIKE:g} and above the null, in every cell",
-        measured=float(worst["correlation"]),
-        tolerance=_ALIKE,
+    return statement.judge(
+        above(
+            _ALIKE,
+            compared["correlation"],
+            of="rank correlation over the common steps",
+            across="in every cell",
+        )
+        & above(
+            compared["null"],
+            compared["correlation"],
+            of="rank correlation over the common steps",
+            than="the null",
+            across="in every cell",
+        ),
         null=float(compared["null"].max()),
         null_description="correlation that 1 in 20 time-shuffled curves exceeds",
         evidence=f"smallest of {len(compared)} depths and rates ({worst['depth']:.0f} layers, rate "

@@ -10,7 +10,7 @@ import pandas as pd
 from scipy.stats import binomtest, false_discovery_control, fisher_exact, t
 
 from joma.core.arguments import Array
-from joma.core.claim import Claim, Facts, judge, not_tested
+from joma.core.claim import Claim, Statement, above, at_most
 from joma.instruments.neurons import NeuronsRun
 from joma.instruments.neurons.measured import COPIES
 from joma.measures.superposition import null_probability
@@ -43,20 +43,19 @@ def superposition_claims(
         for metric, facts in (
             (
                 "p_value",
-                Facts(
-                    id=f"{name}.learned",
-                    source=SOURCE + " (implied: patterns are learned)",
-                    statement="the patterns are learned: superposition is more frequent than in untrained "
-                    "networks",
+                Statement(
+                    f"{name}.learned",
+                    SOURCE + " (implied: patterns are learned)",
+                    "the patterns are learned: superposition is more frequent than in untrained networks",
                 ),
             ),
             (
                 "similarity_p_value",
-                Facts(
-                    id=f"{name}.selective",
-                    source="JoMA Sec. 3 (a neuron's weight is a pattern of attended tokens)",
-                    statement="neurons learn to be selective: what is attended to in a neuron's contexts is "
-                    "more alike than in others of the same windows, in more neurons than untrained",
+                Statement(
+                    f"{name}.selective",
+                    "JoMA Sec. 3 (a neuron's weight is a pattern of attended tokens)",
+                    "neurons learn to be selective: what is attended to in a neuron's contexts is more "
+                    "alike than in others of the same windows, in more neurons than untrained",
                 ),
             ),
         )
@@ -73,29 +72,32 @@ def superposition_claims(
 
 def _exists(tables: Mapping[str, pd.DataFrame], name: str, untrained: Sequence[pd.DataFrame]) -> Claim:
     """There are neurons in superposition, more than false discoveries and than in untrained networks."""
-    facts: Facts = {
-        "id": f"{name}.exists",
-        "source": SOURCE,
-        "statement": "the same MLP neuron can be activated by several unrelated combinations of tokens, as "
-        "it is not before training",
-    }
+    statement = Statement(
+        f"{name}.exists",
+        SOURCE,
+        "the same MLP neuron can be activated by several unrelated combinations of "
+        "tokens, as it is not before training",
+    )
     q = values_of(tables["neurons"], "q_value")
     if reason := _why_not(q, untrained):
-        return not_tested(**facts, reason=reason)
+        return statement.not_tested(reason)
     significant = int((q <= LEVEL).sum())
+    share = significant / len(q)
+    what = f"share of the neurons at a false discovery rate of {LEVEL:.0%} (Benjamini-Hochberg)"
     apart = int((_of_significant(tables["neurons"], "relatedness_p_value") >= 0.5).sum())
     shuffled = float(np.nan_to_num(_shuffled_share(tables["null"])))
     beyond, chance, others = _beyond(q, [values_of(one, "q_value") for one in untrained])
-    return judge(
-        bool(
-            chance <= LEVEL and significant / len(q) > max(beyond, shuffled) and apart > LEVEL * significant
+    return statement.judge(
+        above(beyond, share, of=what, than="what 95 % of untrained networks stay below")
+        & above(shuffled, share, of=what, than="that among shuffled contexts")
+        & at_most(LEVEL, chance, of="p of Fisher's exact test against untrained networks")
+        & above(
+            LEVEL * significant,
+            apart,
+            of="number of them with patterns no more alike in the embedding space than those of "
+            "different neurons are in the median",
+            than=f"{LEVEL:.0%} of them",
         ),
-        **facts,
-        expected=f"neurons at a false discovery rate of {LEVEL:.0%} (Benjamini-Hochberg), a larger share "
-        f"than {beyond:.2%}, which 95 % of untrained networks stay below, and than among shuffled contexts; "
-        f"more than {LEVEL:.0%} of them with patterns no more alike in the embedding space than those of "
-        "different neurons are in the median",
-        measured=significant / len(q),
         null=float(others.mean()),
         null_description=f"mean share in {len(others)} untrained networks of the same shape",
         evidence=f"{significant} of {len(q)} neurons in superposition, {apart} of them with unrelated "
@@ -115,20 +117,18 @@ def _is_there(tables: Mapping[str, pd.DataFrame], untrained: Sequence[pd.DataFra
 
 
 def _more_than_untrained(
-    neurons: pd.DataFrame, untrained: Sequence[pd.DataFrame], metric: str, facts: Facts
+    neurons: pd.DataFrame, untrained: Sequence[pd.DataFrame], metric: str, statement: Statement
 ) -> Claim:
     """The share of neurons with a p-value of at most 5 % is above what untrained networks have."""
     p = values_of(neurons, metric)
     if reason := _why_not(p, untrained):
-        return not_tested(**facts, reason=reason)
+        return statement.not_tested(reason)
     beyond, chance, others = _beyond(p, [values_of(one, metric) for one in untrained])
-    share = float((p <= LEVEL).mean())
-    return judge(
-        share > max(beyond, LEVEL) and chance <= LEVEL,
-        **facts,
-        expected=f"a share of neurons with p <= {LEVEL:.0%} above {max(beyond, LEVEL):.1%}, which 95 % of "
-        "untrained networks stay below",
-        measured=share,
+    share, what = float((p <= LEVEL).mean()), f"share of the neurons with p <= {LEVEL:.0%}"
+    return statement.judge(
+        above(beyond, share, of=what, than="what 95 % of untrained networks stay below")
+        & above(LEVEL, share, of=what)
+        & at_most(LEVEL, chance, of="p of Fisher's exact test against untrained networks"),
         null=float(others.mean()),
         null_description=f"mean share in {len(others)} untrained networks of the same shape",
         evidence=f"{len(p)} neurons; untrained {_listed(others)}; Fisher's exact test against all of them "
@@ -138,29 +138,29 @@ def _more_than_untrained(
 
 def _unrelated(neurons: pd.DataFrame, name: str, untrained: Sequence[pd.DataFrame], there: bool) -> Claim:
     """The patterns of a neuron are no more alike in meaning than those of different neurons."""
-    facts: Facts = {
-        "id": f"{name}.unrelated",
-        "source": SOURCE,
-        "statement": "the patterns of a neuron in superposition have no more to do with each other in "
-        "meaning than those of different neurons",
-    }
+    statement = Statement(
+        f"{name}.unrelated",
+        SOURCE,
+        "the patterns of a neuron in superposition have no more to do with each other "
+        "in meaning than those of different neurons",
+    )
     p = _of_significant(neurons, "relatedness_p_value")
     if reason := _why_no_patterns(p, there):
-        return not_tested(**facts, reason=reason)
+        return statement.not_tested(reason)
     related = int((p <= LEVEL).sum())
     test = binomtest(related, len(p), LEVEL, alternative="greater")
     highest = float(binomtest(related, len(p), alternative="less").proportion_ci(0.95).high)
     if test.pvalue >= LEVEL and highest > 2 * LEVEL:
         reason = f"{len(p)} neurons in superposition cannot tell: the share may be up to {highest:.0%}"
-        return not_tested(**facts, reason=reason)
-    return judge(
-        bool(highest <= 2 * LEVEL),
-        **facts,
-        expected=f"patterns more alike in the embedding space than 95 % of those of different neurons: in "
-        f"{LEVEL:.0%} of the neurons in superposition (q <= {LEVEL:.0%}), at most {2 * LEVEL:.0%} with 95 % "
-        "confidence",
+        return statement.not_tested(reason)
+    return statement.judge(
+        at_most(
+            2 * LEVEL,
+            highest,
+            of=f"share (95 % confidence limit) of the neurons in superposition (q <= {LEVEL:.0%}) "
+            "with patterns more alike in the embedding space than 95 % of those of different neurons",
+        ),
         measured=related / len(p),
-        tolerance=2 * LEVEL,
         **_share_untrained(untrained, "relatedness_p_value", LEVEL),
         evidence=f"{related} of {len(p)} neurons have patterns related in meaning, {len(p) - related} have "
         f"not; binomial p = {test.pvalue:.2g}, at most {highest:.0%}; mean cosine between a neuron's "
@@ -172,22 +172,22 @@ def _different_queries(
     neurons: pd.DataFrame, name: str, untrained: Sequence[pd.DataFrame], there: bool
 ) -> Claim:
     """Among the neurons in superposition, some have another query in each pattern."""
-    facts: Facts = {
-        "id": f"{name}.different_queries",
-        "source": "JoMA appendix (pattern superposition)",
-        "statement": "one neuron's weight holds several query vectors, each with its own pattern",
-    }
+    statement = Statement(
+        f"{name}.different_queries",
+        "JoMA appendix (pattern superposition)",
+        "one neuron's weight holds several query vectors, each with its own pattern",
+    )
     shared = _of_significant(neurons, "shared_queries")
     if reason := _why_no_patterns(shared, there):
-        return not_tested(**facts, reason=reason)
+        return statement.not_tested(reason)
     apart = int((shared <= SHARED).sum())
-    return judge(
-        apart > LEVEL * len(shared),
-        **facts,
-        expected=f"more than {LEVEL:.0%} (false discoveries) of the neurons in superposition (q <= "
-        f"{LEVEL:.0%}) with the same query token in at most {SHARED:.0%} of the pairs of contexts from "
-        "different patterns",
-        measured=apart / len(shared),
+    return statement.judge(
+        above(
+            LEVEL,
+            apart / len(shared),
+            of=f"share of the neurons in superposition (q <= {LEVEL:.0%}) with the "
+            f"same query token in at most {SHARED:.0%} of the pairs of contexts from different patterns",
+        ),
         **_share_untrained(untrained, "shared_queries", SHARED),
         evidence=f"{apart} of {len(shared)}; in {int((shared > 0.5).sum())} most pairs share the query: one "
         "query in different company",

@@ -6,13 +6,24 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, Facts, judge, not_tested
+from joma.core.claim import Claim, Statement, above, at_most
 from joma.instruments.probe import ProbeRun
 from joma.instruments.probe.sections.index_rows import index_of_heads
 from joma.instruments.probe.text import probe_sentences
 
 _NEARLY = 2.0
 _CLEAR = 3.0
+
+
+JOINT_DYNAMICS = Statement(
+    "probe.joint_dynamics",
+    "JoMA Thm 1",
+    "attention's logits grow with half the sum of squares of what the hidden neurons see of a context "
+    "token through the head",
+)
+ORTHOGONALITY = Statement(
+    "probe.orthogonality", "JoMA Sec. 2 and 7", "the embeddings of distinct tokens are nearly orthogonal"
+)
 
 
 def claims(settings: ProbeRun, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -26,66 +37,54 @@ def answer(settings: ProbeRun, tables: Mapping[str, pd.DataFrame]) -> list[str]:
 
 
 def _joint_dynamics_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:
-    identity: Facts = {
-        "id": "probe.joint_dynamics",
-        "source": "JoMA Thm 1",
-        "statement": "attention's logits grow with half the sum of squares of what the hidden neurons see of "
-        "a context token through the head",
-    }
     if "joint_dynamics" not in tables:
-        return not_tested(**identity, reason=_why_missing(tables, "joint_dynamics"))
+        return JOINT_DYNAMICS.not_tested(_why_missing(tables, "joint_dynamics"))
     rows = tables["joint_dynamics"]
     linear, shuffled = index_of_heads(rows), index_of_heads(rows, "null")
     if linear.empty or shuffled.empty:
-        return not_tested(**identity, reason="no query sees enough keys for a correlation")
+        return JOINT_DYNAMICS.not_tested("no query sees enough keys for a correlation")
     if "untrained_joint_dynamics" not in tables:
-        return not_tested(
-            **identity,
-            reason="it speaks of learning, and no untrained network stands beside ("
-            f"{_why_missing(tables, 'untrained')})",
+        return JOINT_DYNAMICS.not_tested(
+            "it speaks of learning, and no untrained network stands beside ("
+            f"{_why_missing(tables, 'untrained')})"
         )
     untrained = index_of_heads(tables["untrained_joint_dynamics"]).abs()
     partial = index_of_heads(rows, given="position and value_norm")
     logs = index_of_heads(rows, scale="log")
     positive, measured = float((linear > 0).mean()), float(linear.mean())
     null = max(float(shuffled.abs().mean()), float(untrained.mean()))
-    return judge(
-        measured > _CLEAR * null and positive > 0.5,
-        **identity,
-        expected=f"a positive correlation, {_CLEAR:g} times that of shuffled tokens and of an untrained "
-        "network, in most heads",
-        measured=measured,
+    return JOINT_DYNAMICS.judge(
+        above(
+            _CLEAR * null,
+            measured,
+            of="mean correlation of the heads",
+            than=f"{_CLEAR:g} times that of shuffled tokens and of an untrained network",
+        )
+        & above(0.5, positive, of="share of the heads with a positive correlation"),
         null=null,
         null_description="mean |correlation| over the heads of an untrained network of the same shape "
         f"({untrained.mean():.3f}), or with the prediction shuffled over the tokens "
         f"({shuffled.abs().mean():.3f}); the larger",
-        evidence=f"log-attention against the prediction, query by query, first key left out; positive in "
-        f"{positive:.0%} of {len(linear)} heads; log against log {logs.mean():.3f}; with "
-        f"position and the value's norm held fixed {partial.mean():.3f}. The theorem is for exp attention "
-        "and equal rates",
+        evidence="log-attention against the prediction, query by query, first key left out; positive in "
+        f"{positive:.0%} of {len(linear)} heads; log against log {logs.mean():.3f}; with position and the "
+        f"value's norm held fixed {partial.mean():.3f}. The theorem is for exp attention and equal rates",
     )
 
 
 def _orthogonality_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:
-    identity: Facts = {
-        "id": "probe.orthogonality",
-        "source": "JoMA Sec. 2 and 7",
-        "statement": "the embeddings of distinct tokens are nearly orthogonal",
-    }
     if "coherence" not in tables:
-        return not_tested(**identity, reason=_why_missing(tables, "coherence"))
+        return ORTHOGONALITY.not_tested(_why_missing(tables, "coherence"))
     rows = tables["coherence"]
     rows = rows[(rows["metric"] == "mean_absolute_cosine") & (rows["pairs"] == "different")]
     table = rows[(rows["place"] == "embedding")].set_index("centred")
     if table.empty:
-        return not_tested(**identity, reason="the model has no table of embeddings that could be found")
+        return ORTHOGONALITY.not_tested("the model has no table of embeddings that could be found")
     inputs = rows[(rows["place"] == "input") & (rows["layer"] == rows["other_layer"]) & ~rows["centred"]]
     measured, random = float(table.loc[False, "value"]), float(table.loc[False, "random"])
-    return judge(
-        measured <= _NEARLY * random,
-        **identity,
-        expected=f"mean |cos| at most {_NEARLY:g} times that of random directions",
-        measured=measured,
+    return ORTHOGONALITY.judge(
+        at_most(
+            _NEARLY * random, measured, of="mean |cos|", than=f"{_NEARLY:g} times that of random directions"
+        ),
         null=random,
         null_description=f"independent random directions in {int(table.loc[False, 'width'])} dimensions",
         evidence=f"embedding table; with the mean vector removed {float(table.loc[True, 'value']):.3f}; at "

@@ -6,35 +6,39 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, Facts, judge, not_tested
+from joma.core.claim import Claim, Statement, above
 from joma.instruments.track import TrackRun
 from joma.instruments.track.waves import LEAST_LAYERS, top_above_bottom
 
 _MATRIX = "lower"
 
 
+WAVES = "arXiv 2604.22778"
+TOP_LAYERS = Statement(
+    "track.top_layers",
+    "JoMA Sec. 6, Fig. 7",
+    "The stable ranks of the lower MLP fall and bounce back in top layers, and only fall in bottom layers.",
+)
+WAVE = Statement("track.wave", WAVES, "Rank compression runs from early to late layers.")
+WAVE_BACK = Statement("track.wave_back", WAVES, "The ranks return from late to early layers.")
+
+
 def claims(settings: TrackRun, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """JoMA Fig. 7's top layers that bounce and bottom layers that fall; the wave of rank compression."""
     return [
         _top_layers(settings, tables["bounces"]),
-        _wave(tables["orders"], "fall", "track.wave", "Rank compression runs from early to late layers."),
-        _wave(tables["orders"], "return", "track.wave_back", "The ranks return from late to early layers."),
+        _wave(tables["orders"], "fall", WAVE),
+        _wave(tables["orders"], "return", WAVE_BACK),
     ]
 
 
 def _top_layers(settings: TrackRun, bounces: pd.DataFrame) -> Claim:
-    facts: Facts = {
-        "id": "track.top_layers",
-        "source": "JoMA Sec. 6, Fig. 7",
-        "statement": "The stable ranks of the lower MLP fall and bounce back in top layers, and only fall in "
-        "bottom layers.",
-    }
     rows = bounces[(bounces["series"] == "A") & (bounces["metric"] == "stable_rank")]
     rows = rows[(rows["matrix"] == _MATRIX) & rows["layer"].notna() & rows["rebound"].notna()]
     rows = rows[rows["line"] == (rows["line"].iloc[0] if len(rows) else "")].sort_values("layer")
     if rows["layer"].nunique() < LEAST_LAYERS:
-        return not_tested(
-            **facts, reason=f"it needs {LEAST_LAYERS} layers with curves of 8 checkpoints or more each"
+        return TOP_LAYERS.not_tested(
+            f"it needs {LEAST_LAYERS} layers with curves of 8 checkpoints or more each"
         )
     # In units of what noise alone makes of each curve, so that layers can be compared.
     sizes = (rows["rebound"] / rows["rebound_null"].clip(lower=1e-300)).groupby(rows["layer"]).mean()
@@ -44,11 +48,14 @@ def _top_layers(settings: TrackRun, bounces: pd.DataFrame) -> Claim:
     verdicts = rows.groupby("layer")["verdict"].first()
     top = int((verdicts.loc[layers[-half:]] == "bounces").sum())
     bottom = int((verdicts.loc[layers[:half]] == "bounces").sum())
-    return judge(
-        measured > null and top > bottom,
-        **facts,
-        expected="rebounds of the upper half above those of the lower half, beyond shuffled layers",
-        measured=measured,
+    return TOP_LAYERS.judge(
+        above(
+            null,
+            measured,
+            of="rebound of the upper half less that of the lower half",
+            than="the 95 % point of shuffled layers",
+        )
+        & above(bottom, top, of="number of upper layers that bounce", than="that of lower ones"),
         null=null,
         null_description="95 % point with the layers shuffled",
         evidence=f"mean rebound in units of its own null (a curve that only falls), upper half minus lower "
@@ -57,19 +64,17 @@ def _top_layers(settings: TrackRun, bounces: pd.DataFrame) -> Claim:
     )
 
 
-def _wave(orders: pd.DataFrame, move: str, id: str, statement: str) -> Claim:
-    facts: Facts = {"id": id, "source": "arXiv 2604.22778", "statement": statement}
+def _wave(orders: pd.DataFrame, move: str, statement: Statement) -> Claim:
     rows = orders[(orders["series"] == "A") & (orders["metric"] == "stable_rank") & (orders["move"] == move)]
     rows = rows[rows["matrix"] == _MATRIX]
     if rows.empty:
-        return not_tested(**facts, reason=f"fewer than {LEAST_LAYERS} layers {move} along this series")
+        return statement.not_tested(f"fewer than {LEAST_LAYERS} layers {move} along this series")
     row = rows.iloc[0]
     sign = 1 if move == "fall" else -1
-    return not_tested(
-        **facts,
-        reason="one run cannot tell: a wave counts in the pooled runs of five seeds (joma run fig7); the "
+    return statement.not_tested(
+        "one run cannot tell: a wave counts in the pooled runs of five seeds (joma run fig7); the "
         f"order correlation of this run's {row['layers']} layers is {row['correlation']:.2f}, "
-        f"shuffled ones reach {sign * row['null']:.2f} once in twenty",
+        f"shuffled ones reach {sign * row['null']:.2f} once in twenty"
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, judge, within
+from joma.core.claim import Claim, Statement, at_least, below, within_error
 from joma.experiments.joma_paper.fig2 import DATA, Fig2
 
 HIGH = 0.9
@@ -36,28 +36,22 @@ def _claims(data: str, final: pd.DataFrame, least_first: float) -> list[Claim]:
     still = final.loc["error_still"]
     alone = {part: float(final.loc[f"correlation_{part}"].abs().max()) for part in (1, 2)}
     claims = [
-        judge(
-            high >= HIGH,
-            id=f"fig2.{data}_correlation",
-            source=caption,
-            statement=f"{data} classes: z_hat shows high correlation with z.",
-            expected=f"correlation at least {HIGH:g} in every seed",
-            measured=high,
-            tolerance=HIGH,
+        Statement(
+            f"fig2.{data}_correlation", caption, f"{data} classes: z_hat shows high correlation with z."
+        ).judge(
+            at_least(HIGH, high, of="correlation", across="in every seed"),
             null=shuffled,
             null_description="size of the correlation with z_hat's tokens shuffled, largest of the seeds",
             evidence=f"smallest {seeds}; median {final.loc['correlation'].median():.2f}",
         )
     ]
     claims += [
-        judge(
-            alone[part] < HIGH,
-            id=f"fig2.{data}_part_{part}",
-            source=caption,
-            statement=f"{data} classes: the component z_hat{part} alone does not correlate highly with z.",
-            expected=f"size of the correlation below {HIGH:g} in every seed",
-            measured=alone[part],
-            tolerance=HIGH,
+        Statement(
+            f"fig2.{data}_part_{part}",
+            caption,
+            f"{data} classes: the component z_hat{part} alone does not correlate highly with z.",
+        ).judge(
+            below(HIGH, alone[part], of="size of the correlation", across="in every seed"),
             null=shuffled,
             null_description="size of the correlation with z_hat's tokens shuffled, largest of the seeds",
             evidence=f"largest {seeds}; median {final.loc[f'correlation_{part}'].median():.2f}"
@@ -67,39 +61,49 @@ def _claims(data: str, final: pd.DataFrame, least_first: float) -> list[Claim]:
     ]
     return [
         *claims,
-        judge(
-            bool((final.loc["error"] < still).all()),
-            id=f"fig2.{data}_scale",
-            source="JoMA Sec. 3: 'still predicts z_m(t) fairly well'",
-            statement=f"{data} classes: z_hat is closer to z than the guess that z never moves.",
-            expected="relative error below that of the guess z(0), in every seed",
-            measured=float(final.loc["error"].max()),
-            tolerance=float(still.min()),
+        Statement(
+            f"fig2.{data}_scale",
+            "JoMA Sec. 3: 'still predicts z_m(t) fairly well'",
+            f"{data} classes: z_hat is closer to z than the guess that z never moves.",
+        ).judge(
+            below(
+                still,
+                final.loc["error"],
+                of="relative error",
+                than="that of the guess z(0)",
+                across="in every seed",
+            ),
+            measured=final.loc["error"].max(),
             null=float(still.min()),
             null_description="relative error of the guess that z stays at z(0), smallest of the seeds",
             evidence=f"largest {seeds}, median {errors['error']:.2f}; bbar moves by "
             f"{final.loc['mean_score_shift'].median():.2f} of at most 2 (L1)",
         ),
-        judge(
-            bool((final.loc["error_moving"] < still).all()),
-            id=f"fig2.{data}_moving_mean",
-            source="JoMA Thm 1, softmax, Eq. 17",
-            statement=f"{data} classes: Eq. 17 with bbar as it moves beats the guess that z never "
+        Statement(
+            f"fig2.{data}_moving_mean",
+            "JoMA Thm 1, softmax, Eq. 17",
+            f"{data} classes: Eq. 17 with bbar as it moves beats the guess that z never "
             "moves: what fails is the constancy of bbar.",
-            expected="relative error below that of the guess z(0), in every seed",
-            measured=float(final.loc["error_moving"].max()),
-            tolerance=float(still.min()),
+        ).judge(
+            below(
+                still,
+                final.loc["error_moving"],
+                of="relative error",
+                than="that of the guess z(0)",
+                across="in every seed",
+            ),
+            measured=final.loc["error_moving"].max(),
             null=float(still.min()),
             null_description="relative error of the guess that z stays at z(0), smallest of the seeds",
             evidence=f"largest {seeds}, median {errors['error_moving']:.2f}; {errors['error']:.2f} with bbar "
             "of the start",
         ),
-        within(
-            float(final.loc["error_exact"].max()),
-            1e-10,
-            id=f"fig2.{data}_identity",
-            source="JoMA Thm 1, softmax, made exact",
-            statement=f"{data} classes: the integral identity, squared steps counted, gives z exactly.",
+        Statement(
+            f"fig2.{data}_identity",
+            "JoMA Thm 1, softmax, made exact",
+            f"{data} classes: the integral identity, squared steps counted, gives z exactly.",
+        ).judge(
+            within_error(1e-10, float(final.loc["error_exact"].max())),
             null=errors["error_integral"],
             null_description="relative error without the squared steps: O(rate)",
             evidence=f"largest of {final.shape[1]} seeds",

@@ -8,17 +8,25 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
 
-from joma.core.claim import Claim, judge
+from joma.core.claim import Claim, Statement, above, at_least, at_most, below, equal
 from joma.experiments.joma_paper.fig3 import ATTENTION, GROWING, Fig3
 
 SHUFFLES = 400
 """Of Theorem 2's limits among tokens and runs."""
 
 
+ONE_WINNER = Statement(
+    "fig3.one_winner",
+    "JoMA Thm 2, remarks; Fig. 3",
+    "One component wins, that of the largest |Delta|, and the rest stays finite.",
+)
+
+
 def claims(settings: Fig3, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """Saturation, and how far Theorem 2 foretells winner and losers."""
     trained, frozen = (by_token(tables["final"], attention) for attention in ATTENTION)
     caption = "JoMA Fig. 3, caption"
+    saturated = f"share of the tokens that change by under {GROWING:.0%} in the last quarter"
     share, unattended = ((one["weight_growth"] <= GROWING).groupby("run").mean() for one in (trained, frozen))
     seeds = f"{trained.index.get_level_values('run').nunique()} seeds"
     winners = (trained["norm_growth"] > GROWING).groupby("run").sum()
@@ -31,54 +39,54 @@ def claims(settings: Fig3, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
         for _ in range(SHUFFLES)
     ]
     return [
-        judge(
-            bool(1 > share.max() >= share.min() > 0.5 > unattended.max()),
-            id="fig3.saturation",
-            source=caption,
-            statement="After convergence only some components of v_0 grow; the others are saturated.",
-            expected=f"over half of the tokens, not all, change by under {GROWING:.0%} in the last quarter, "
-            "in every run; with attention frozen in none",
-            measured=float(share.min()),
-            tolerance=0.5,
+        Statement(
+            "fig3.saturation",
+            caption,
+            "After convergence only some components of v_0 grow; the others are saturated.",
+        ).judge(
+            above(0.5, share, of=saturated, across="in every run")
+            & below(1, share, of=saturated, across="in every run")
+            & below(0.5, unattended, of="that share with attention frozen", across="in every run"),
             null=float(unattended.max()),
             null_description="the largest share with attention frozen",
             evidence=f"smallest share of saturated components of v_0, {seeds}",
         ),
-        judge(
-            _sole_winner(trained) == 1,
-            id="fig3.one_winner",
-            source="JoMA Thm 2, remarks; Fig. 3",
-            statement="One component wins, that of the largest |Delta|, and the rest stays finite.",
-            expected="in every run the token of the largest |Delta| alone still grows",
-            measured=_sole_winner(trained),
-            tolerance=0.0,
+        ONE_WINNER.judge(
+            equal(
+                1,
+                _sole_winner(trained),
+                of="share of the runs in which the token of the largest |Delta| alone still grows",
+            ),
             null=_sole_winner(frozen),
             null_description="share of such runs with attention frozen",
             evidence=f"share of {seeds}; {winners.min()} to {winners.max()} tokens still grow (|v_.l|); the "
             f"heaviest token is that of the largest |Delta| in {largest.mean():.0%} of the runs",
         ),
-        judge(
-            order >= 0.9 and signs >= 0.95,
-            id="fig3.losers_order",
-            source=caption + ", 'consistent with Theorem 2'",
-            statement="The saturated components end in the order and with the signs that Theorem 2 says.",
-            expected="Kendall's rank correlation with Theorem 2's limits at least 0.9 in every run, and the "
-            "signs of at least 95 %",
-            measured=order,
-            tolerance=0.9,
+        Statement(
+            "fig3.losers_order",
+            caption + ", 'consistent with Theorem 2'",
+            "The saturated components end in the order and with the signs that Theorem 2 says.",
+        ).judge(
+            at_least(
+                0.9, order, of="Kendall's rank correlation with Theorem 2's limits", across="in every run"
+            )
+            & at_least(0.95, signs, of="share of the signs that agree"),
             null=float(np.quantile([null[0] for null in nulls], 0.95)),
             null_description="smallest rank correlation that 1 in 20 shuffles of the limits exceeds",
             evidence=f"smallest of {seeds}, v_0 of all saturated tokens, Delta taken at the start; "
             f"{signs:.1%} of the signs",
         ),
-        judge(
-            distance <= 0.1,
-            id="fig3.losers_limits",
-            source=caption + ", 'consistent with Theorem 2'",
-            statement="The saturated components end at Theorem 2's limits (corrected).",
-            expected="root mean square distance from the limits at most a tenth of theirs, in every run",
-            measured=distance,
-            tolerance=0.1,
+        Statement(
+            "fig3.losers_limits",
+            caption + ", 'consistent with Theorem 2'",
+            "The saturated components end at Theorem 2's limits (corrected).",
+        ).judge(
+            at_most(
+                0.1,
+                distance,
+                of="root mean square distance from the limits, in units of theirs,",
+                across="in every run",
+            ),
             null=float(np.quantile([null[2] for null in nulls], 0.05)),
             null_description="largest distance below which 1 in 20 shuffles of the limits stays",
             evidence="softmax attention and falling gradients are outside the theorem's hypotheses",

@@ -6,11 +6,16 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, correct, judge, within
+from joma.core.claim import Claim, Statement, above, at_least, at_most, below, within_error
 from joma.experiments.joma_paper.fig4 import ACTING, CAPTION, VARIANTS, Fig4
 
 # Nats that count as a drop or a rebound on the figure; the curves carry no noise, their nulls are exact.
 VISIBLE = 0.1
+
+
+CAPTION_SHAPE = Statement(
+    "fig4.caption_shape", "JoMA Fig. 4, caption", "entropy(softmax(v^2)) along Eq. 6 drops and then rebounds."
+)
 
 
 def claims(settings: Fig4, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -25,39 +30,35 @@ def claims(settings: Fig4, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
         numbers += f"end {real['end']:.6f}"
         order, null_order = (_order(tables, run, variant) for variant in ("attention", "no attention"))
         found += [
-            judge(
-                real["drop"] >= VISIBLE and equal["drop"] < 0.1 * VISIBLE,
-                id=f"fig4.{key}_dip",
-                source="JoMA Fig. 4",
-                statement=f"{along} the entropy of the attention drops when salient components are "
-                "learned first.",
-                expected=f"a drop of at least {VISIBLE} nats, and none where no mu is salient",
-                measured=real["drop"],
-                tolerance=VISIBLE,
+            Statement(
+                f"fig4.{key}_dip",
+                "JoMA Fig. 4",
+                f"{along} the entropy of the attention drops when salient components are learned first.",
+            ).judge(
+                at_least(VISIBLE, real["drop"], of="drop", unit="nats")
+                & below(0.1 * VISIBLE, equal["drop"], of="drop where no mu is salient", unit="nats"),
                 null=equal["drop"],
                 null_description="all mu equal to their mean",
                 evidence=numbers,
             ),
-            judge(
-                real["rebound"] >= VISIBLE and none["rebound"] < 0.1 * VISIBLE,
-                id=f"fig4.{key}_rebound",
-                source="JoMA Fig. 4",
-                statement=f"{along} the entropy rebounds when the other components catch up.",
-                expected=f"a rise of at least {VISIBLE} nats after it, and none without attention",
-                measured=real["rebound"],
-                tolerance=VISIBLE,
+            Statement(
+                f"fig4.{key}_rebound",
+                "JoMA Fig. 4",
+                f"{along} the entropy rebounds when the other components catch up.",
+            ).judge(
+                at_least(VISIBLE, real["rebound"], of="rise after the drop", unit="nats")
+                & below(0.1 * VISIBLE, none["rebound"], of="rise without attention", unit="nats"),
                 null=none["rebound"],
                 null_description="attention removed: v' = mu - v",
                 evidence=numbers,
             ),
-            judge(
-                order <= -0.999 and null_order > 0,
-                id=f"fig4.{key}_salient_first",
-                source="JoMA Fig. 4, Thm 4",
-                statement=f"{along} the components of larger mu are learned first.",
-                expected="rank correlation of mu with the time to reach mu/2: -1, not so without attention",
-                measured=order,
-                tolerance=0.001,
+            Statement(
+                f"fig4.{key}_salient_first",
+                "JoMA Fig. 4, Thm 4",
+                f"{along} the components of larger mu are learned first.",
+            ).judge(
+                at_most(-0.999, order, of="rank correlation of mu with the time to reach mu/2")
+                & above(0, null_order, of="the same without attention"),
                 null=null_order,
                 null_description="attention removed: v' = mu - v",
             ),
@@ -66,14 +67,9 @@ def claims(settings: Fig4, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     unattended = extremes_of(tables, "equation 6", "no attention", CAPTION)
     own, printed = (_clock_spread(tables, exponent) for exponent in ("v^2/T", "v^2/2"))
     found.append(
-        judge(
-            min(caption["drop"], caption["rebound"]) >= VISIBLE and unattended["rebound"] < 0.1 * VISIBLE,
-            id="fig4.caption_shape",
-            source="JoMA Fig. 4, caption",
-            statement="entropy(softmax(v^2)) along Eq. 6 drops and then rebounds.",
-            expected=f"a drop and a rebound of at least {VISIBLE} nats each; no rebound without attention",
-            measured=min(caption["drop"], caption["rebound"]),
-            tolerance=VISIBLE,
+        CAPTION_SHAPE.judge(
+            at_least(VISIBLE, [caption["drop"], caption["rebound"]], of="drop and rebound each", unit="nats")
+            & below(0.1 * VISIBLE, unattended["rebound"], of="rebound without attention", unit="nats"),
             null=unattended["rebound"],
             null_description="attention removed: v' = mu - v",
             evidence=f"minimum {caption['minimum']:.6f} at t = {caption['argmin']:.5f}, "
@@ -88,19 +84,16 @@ def claims(settings: Fig4, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     tolerance = 0.5 * settings.learning_rate
     if temperature == ACTING:
         statement = "The script at T = 2 is Eq. 6 on another clock."
-        found.append(within(own, tolerance, id=claim, source=source, statement=statement, evidence=how))
+        found.append(Statement(claim, source, statement).judge(within_error(tolerance, own), evidence=how))
         return found
     found.append(
-        correct(
-            printed="The figure shows Eq. 6.",
-            right="It shows w += eta (mu - w) softmax(w^2/T): Eq. 6 with kappa = 2/T in place of 1, on "
+        Statement(claim, source, "The figure shows Eq. 6.").correct(
+            "It shows w += eta (mu - w) softmax(w^2/T): Eq. 6 with kappa = 2/T in place of 1, on "
             "another clock.",
             printed_error=printed,
             error=own,
             tolerance=tolerance,
             evidence=how,
-            id=claim,
-            source=source,
         )
     )
     return found

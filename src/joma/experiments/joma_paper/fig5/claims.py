@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata, spearmanr
 
-from joma.core.claim import Claim, judge, not_tested
+from joma.core.claim import Claim, Statement, above, at_least, at_most, below, equal, within_error
 from joma.experiments.joma_paper.fig5 import RUNS, Fig5
 from joma.experiments.joma_paper.fig5.permutations import distinct_permutations
 from joma.theory import salience
@@ -24,6 +24,35 @@ LAW = 0.1 * LEAST_REBOUND
 WINNER = 0.99
 
 
+BLOCK_LAW = Statement(
+    "fig5.block_law",
+    "JoMA Eq. 6, corrected, on Fig. 5's data",
+    "How far attention spreads again in the trained block follows from the corrected law, with kappa "
+    "= 1 and mu where uniform attention rests.",
+)
+REST_FOLLOWS_IN_EQUATION_6 = Statement(
+    "fig5.rest_follows_in_equation_6",
+    "JoMA Sec. 5, Fig. 5(b), Eq. 6",
+    "Under Eq. 6 attention spreads again: it gradually reaches out to the tokens that co-occur less.",
+)
+REST_FOLLOWS_IN_BLOCK = Statement(
+    "fig5.rest_follows_in_block",
+    "JoMA Sec. 5, Fig. 5(b)",
+    "In the block itself, trained through ReLU with the feedback of its loss, attention spreads again.",
+)
+LINEAR_CONTROL = Statement(
+    "fig5.linear_control",
+    "JoMA Thm 2",
+    "With linear activation and constant g the sibling takes all attention and the rest never follow.",
+)
+NONLINEARITY_ALONE = Statement(
+    "fig5.nonlinearity_alone",
+    "JoMA Sec. 4, Sec. 5",
+    "It is the nonlinearity that lets the rest follow: with the same constant g, ReLU rebounds where "
+    "linear does not.",
+)
+
+
 def claims(settings: Fig5, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """Order for each run; whether the rest follow, in Eq. 6 and in the block; the linear control."""
     rebounds = {run: _rebound(part) for run, part in tables["entropy"].groupby("run")}
@@ -32,52 +61,36 @@ def claims(settings: Fig5, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     start = _sibling_share(tables["curves"].query("run == 'linear-constant'"), at="first")
     return [
         *(_order_claim(run, tables["order"]) for run in RUNS),
-        not_tested(
-            id="fig5.rest_follows_in_equation_6",
-            source="JoMA Sec. 5, Fig. 5(b), Eq. 6",
-            statement="Under Eq. 6 attention spreads again: it gradually reaches out to the tokens that "
-            "co-occur less.",
-            reason="by construction: every weight of Eq. 6 ends at the mu that is put in, so attention ends "
+        REST_FOLLOWS_IN_EQUATION_6.not_tested(
+            "by construction: every weight of Eq. 6 ends at the mu that is put in, so attention ends "
             f"as spread as these are (here the entropy rises by {rebounds['eq6']:.3g} nats after its dip and "
-            f"{associated:.0%} of the tokens are associated); what the block itself does is another claim",
+            f"{associated:.0%} of the tokens are associated); what the block itself does is another claim"
         ),
-        judge(
-            rebounds["relu-feedback"] >= LEAST_REBOUND,
-            id="fig5.rest_follows_in_block",
-            source="JoMA Sec. 5, Fig. 5(b)",
-            statement="In the block itself, trained through ReLU with the feedback of its loss, "
-            "attention spreads again.",
-            expected=f"attention entropy rises by at least {LEAST_REBOUND} nats after its dip",
-            measured=rebounds["relu-feedback"],
-            tolerance=LEAST_REBOUND,
+        REST_FOLLOWS_IN_BLOCK.judge(
+            at_least(
+                LEAST_REBOUND,
+                rebounds["relu-feedback"],
+                of="rise of the attention entropy after its dip",
+                unit="nats",
+            ),
             null=rebounds["linear-feedback"],
             null_description="the same with linear activation",
             evidence=f"nats; with constant g {rebounds['relu-constant']:.3g}",
         ),
         _stationary(tables["gradients"], settings.level),
         _block_law(tables["uniform"]["value"].to_numpy(), rebounds["relu-feedback"]),
-        judge(
-            shares["linear-constant"] >= WINNER and rebounds["linear-constant"] < LEAST_REBOUND,
-            id="fig5.linear_control",
-            source="JoMA Thm 2",
-            statement="With linear activation and constant g the sibling takes all attention and the "
-            "rest never follow.",
-            expected=f"the sibling ends with at least {WINNER} of the attention, without a rebound",
-            measured=shares["linear-constant"],
-            tolerance=WINNER,
+        LINEAR_CONTROL.judge(
+            at_least(WINNER, shares["linear-constant"], of="the sibling's share of the attention at the end")
+            & below(LEAST_REBOUND, rebounds["linear-constant"], of="rebound", unit="nats"),
             null=start,
             null_description="its share at the start",
             evidence=f"rebound {rebounds['linear-constant']:.3g} nats, up to the blow-up",
         ),
-        judge(
-            rebounds["relu-constant"] >= LEAST_REBOUND > rebounds["linear-constant"],
-            id="fig5.nonlinearity_alone",
-            source="JoMA Sec. 4, Sec. 5",
-            statement="It is the nonlinearity that lets the rest follow: with the same constant g, ReLU "
-            "rebounds where linear does not.",
-            expected=f"rebound of at least {LEAST_REBOUND} nats with ReLU, less with linear",
-            measured=rebounds["relu-constant"],
-            tolerance=LEAST_REBOUND,
+        NONLINEARITY_ALONE.judge(
+            at_least(LEAST_REBOUND, rebounds["relu-constant"], of="rebound with ReLU", unit="nats")
+            & below(
+                LEAST_REBOUND, rebounds["linear-constant"], of="rebound with linear activation", unit="nats"
+            ),
             null=rebounds["linear-constant"],
             null_description="rebound with linear activation",
             evidence=f"the sibling ends with {shares['relu-constant']:.3f} of the attention under ReLU, "
@@ -94,15 +107,18 @@ def _stationary(gradients: pd.DataFrame, level: float) -> Claim:
     then = (
         f"{change[associated[0]]:.2f} when the sibling is associated" if len(associated) else "sibling never"
     )
-    return judge(
-        bool(change.max() <= STATIONARY),
-        id="fig5.gradients_are_stationary",
-        source="JoMA Assumption 1",
-        statement="Back-propagated gradients stay what they were along the joint training of the block "
+    return Statement(
+        "fig5.gradients_are_stationary",
+        "JoMA Assumption 1",
+        "Back-propagated gradients stay what they were along the joint training of the block "
         f"({RUNS['relu-feedback']}).",
-        expected=f"root mean square change at most {STATIONARY} of their size at the start, at all times",
-        measured=float(change.max()),
-        tolerance=STATIONARY,
+    ).judge(
+        at_most(
+            STATIONARY,
+            change,
+            of="root mean square change, in units of their size at the start,",
+            across="at all times",
+        ),
         null=float(table["change, contexts shuffled"].max()),
         null_description="the same with gradients dealt to other contexts",
         evidence=f"{then}, {change.iloc[-1]:.2f} at the end",
@@ -115,15 +131,11 @@ def _block_law(mu: np.ndarray, measured: float) -> Claim:
     end = float(20 / np.exp(0.5 * np.min(np.square(mu))))
     printed = entropy(0.5 * np.square(salience.solve(mu, np.linspace(0, end, 2000)).v))
     of_print = float(printed[-1] - printed.min())
-    return judge(
-        abs(law - measured) <= LAW < abs(of_print - measured),
-        id="fig5.block_law",
-        source="JoMA Eq. 6, corrected, on Fig. 5's data",
-        statement="How far attention spreads again in the trained block follows from the corrected law, with "
-        "kappa = 1 and mu where uniform attention rests.",
-        expected=f"predicted and measured rebound within {LAW:g} nats, Eq. 6's farther off",
-        measured=abs(law - measured),
-        tolerance=LAW,
+    return BLOCK_LAW.judge(
+        within_error(
+            LAW, abs(law - measured), of="distance of the predicted from the measured rebound", unit="nats"
+        )
+        & above(LAW, abs(of_print - measured), of="that of Eq. 6's", unit="nats"),
         null=abs(of_print - measured),
         null_description="Eq. 6 with the same mu",
         evidence=f"rebound in nats: block {measured:.3g}, corrected law {law:.3g}, Eq. 6 {of_print:.3g}; "
@@ -145,16 +157,20 @@ def _order_claim(run: str, order: pd.DataFrame) -> Claim:
         shuffled = np.array([spearmanr(h, ranks).statistic for h in distinct_permutations(heights)])
     by_height = part.assign(time=moments).groupby("height")["time"].mean()
     probability = float(np.mean(shuffled >= found - 1e-9))
-    first = bool((heights[moments == moments.min()] == heights.min()).all())
     listed = ", ".join(f"H = {h}: {t:.3g}" for h, t in by_height.items())
-    return judge(
-        first and probability < SIGNIFICANT,
-        id=f"fig5.order_{run.replace('-', '_')}",
-        source="JoMA Sec. 5, Fig. 5(b)",
-        statement=f"Tokens under the query's lowest ancestor are associated first ({RUNS[run]}).",
-        expected=f"the sibling first, moments ordered by height beyond a shuffled tree, p < {SIGNIFICANT}",
+    return Statement(
+        f"fig5.order_{run.replace('-', '_')}",
+        "JoMA Sec. 5, Fig. 5(b)",
+        f"Tokens under the query's lowest ancestor are associated first ({RUNS[run]}).",
+    ).judge(
+        below(SIGNIFICANT, probability, of="share of shuffled trees whose heights order the moments as well")
+        & equal(
+            heights.min(),
+            heights[moments == moments.min()],
+            of="height of the tokens associated first",
+            than="that of the sibling",
+        ),
         measured=found,
-        tolerance=None,
         null=float(np.quantile(shuffled, 1 - SIGNIFICANT)),
         null_description="rank correlation that 1 in 20 shuffled trees exceeds",
         evidence=f"moments {listed} (inf: never); p = {probability:.2g} of {len(shuffled)} trees",

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import mannwhitneyu
 
-from joma.core.claim import Claim, Facts, judge, not_tested, withheld
+from joma.core.claim import Claim, Statement, above, at_least, below, equal, withheld, within_error
 from joma.experiments.joma_paper.fig6 import Fig6
 from joma.experiments.joma_paper.fig6.remarks import remarks
 from joma.experiments.joma_paper.fig6.run import SHUFFLED, UNTRAINED_QK
@@ -26,6 +26,55 @@ PART = 0.1
 """Of the logits' variance: what a law accounts for that says something of them."""
 
 
+SOURCE = "JoMA Fig. 6, Sec. 4"
+
+FALLS = Statement(
+    "fig6.falls", SOURCE, "the top layer's attention entropy falls first: attention becomes sparse"
+)
+REBOUND = Statement(
+    "fig6.rebound",
+    SOURCE,
+    "after the dip the top layer's attention entropy rises again: attention becomes dense",
+)
+FURTHER = "the top layer's entropy rebounds further than with "
+BEYOND_SHUFFLED = Statement("fig6.beyond_shuffled", SOURCE, FURTHER + SHUFFLED)
+BEYOND_UNTRAINED_QK = Statement("fig6.beyond_untrained_qk", SOURCE, FURTHER + UNTRAINED_QK)
+RANK_FALLS = Statement(
+    "fig6.rank_falls", SOURCE, "the stable rank of the top lower MLP layer falls as attention becomes sparse"
+)
+RANK_REBOUNDS = Statement(
+    "fig6.rank_rebounds",
+    SOURCE,
+    "the stable rank of the top lower MLP layer rises again, as the entropy does",
+)
+RANK_OF_CHANGE_REBOUNDS = Statement(
+    "fig6.rank_of_change_rebounds",
+    SOURCE,
+    "the stable rank of what the top lower MLP layer has learnt, W - W(0), falls and rises again, as the "
+    "entropy does",
+)
+AUTHORS = Statement(
+    "fig6.authors",
+    "JoMA Fig. 6, authors' recorded curves",
+    "the top layer's entropy over training has the shape of the authors' own curve",
+)
+EARLY = Statement(
+    "fig6.early",
+    "authors' recorded curves at learning rate 1e-6 (not in the paper)",
+    "a smaller dip that recovers comes before the main dip (hidden when one samples every 1000 steps)",
+)
+BOTTOM = Statement(
+    "fig6.bottom",
+    "JoMA Fig. 6",
+    "in deep models the bottom layer's entropy rebounds less than the top layer's",
+)
+BLOCK_LAW = Statement(
+    "fig6.block_law",
+    "JoMA Eq. 6, corrected, put to a trained decoder",
+    "the bounce is the one that the block's law makes of the decoder's own kappa and mu",
+)
+
+
 def claims(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """What Fig. 6 and its text say, each against its null; from fewer than three seeds nothing."""
     everything = tables["bounces"]
@@ -35,76 +84,38 @@ def claims(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     top = bounces[bounces["layer"] == bounces["depth"] - 1]
     entropy, rank, change = (top[top["metric"] == metric] for metric in MEASURED)
     found = [
-        _moves(
-            entropy,
-            "dip",
-            LEAST_DIP,
-            id="fig6.falls",
-            statement="the top layer's attention entropy falls first: attention becomes sparse",
-        ),
-        _moves(
-            entropy,
-            "rebound",
-            LEAST_REBOUND,
-            id="fig6.rebound",
-            statement="after the dip the top layer's attention entropy rises again: attention becomes dense",
-        ),
-        beyond(everything, SHUFFLED, id="fig6.beyond_shuffled"),
-        beyond(everything, UNTRAINED_QK, id="fig6.beyond_untrained_qk"),
+        _moves(entropy, "dip", LEAST_DIP, FALLS),
+        _moves(entropy, "rebound", LEAST_REBOUND, REBOUND),
+        beyond(everything, SHUFFLED, BEYOND_SHUFFLED),
+        beyond(everything, UNTRAINED_QK, BEYOND_UNTRAINED_QK),
         early_transient(entropy, bool(settings.recorded)),
         bottom_bounces_less(bounces),
-        _moves(
-            rank,
-            "dip",
-            0.1,
-            id="fig6.rank_falls",
-            statement="the stable rank of the top lower MLP layer falls as attention becomes sparse",
-        ),
-        _moves(
-            rank,
-            "rebound",
-            0.02,
-            id="fig6.rank_rebounds",
-            statement="the stable rank of the top lower MLP layer rises again, as the entropy does",
-        ),
-        _moves(
-            change,
-            "rebound",
-            0.02,
-            id="fig6.rank_of_change_rebounds",
-            statement="the stable rank of what the top lower MLP layer has learnt, W - W(0), falls and rises "
-            "again, as the entropy does",
-        ),
+        _moves(rank, "dip", 0.1, RANK_FALLS),
+        _moves(rank, "rebound", 0.02, RANK_REBOUNDS),
+        _moves(change, "rebound", 0.02, RANK_OF_CHANGE_REBOUNDS),
         block_law(entropy, curves),
         *remarks(top, curves),
-        _agrees_with_authors(settings, tables),
+        agrees(settings, tables["authors"], AUTHORS),
     ]
     if seeds >= FEWEST:
         return found
     return withheld(found, f"seeds = {seeds}: a claim about learning needs {FEWEST}")
 
 
-def beyond(bounces: pd.DataFrame, variant: str, *, id: str) -> Claim:
+def beyond(bounces: pd.DataFrame, variant: str, statement: Statement) -> Claim:
     """Whether the decoders rebound further than those of a null, seed against seed."""
-    facts: Facts = {
-        "id": id,
-        "source": "JoMA Fig. 6, Sec. 4",
-        "statement": f"the top layer's entropy rebounds further than with {variant}",
-    }
     of_tops = (bounces["layer"] == bounces["depth"] - 1) & (bounces["metric"] == "attention_entropy")
     rebounds = bounces[of_tops].set_index(["variant", "depth"])["rebound"]
     if variant not in rebounds.index:
-        return not_tested(**facts, reason="these nulls were not trained; --preset evidence trains them")
+        return statement.not_tested("these nulls were not trained; --preset evidence trains them")
     found = []
     for depth in sorted(bounces["depth"].unique()):
         real, null = (rebounds.loc[[(one, depth)]].to_numpy() for one in (REAL, variant))
         chance = mannwhitneyu(real, null, alternative="greater", method="exact").pvalue
         found.append((float(chance), float(np.median(real)), float(np.median(null)), len(real)))
     worst = max(found)
-    return judge(
-        worst[0] < SIGNIFICANT,
-        **facts,
-        expected=f"the ranks of the rebounds differ that way, exact p < {SIGNIFICANT}, at every depth",
+    return statement.judge(
+        below(SIGNIFICANT, worst[0], of="exact p of the ranks of the rebounds", across="at every depth"),
         measured=worst[1],
         null=worst[2],
         null_description=f"median rebound with {variant}",
@@ -113,20 +124,10 @@ def beyond(bounces: pd.DataFrame, variant: str, *, id: str) -> Claim:
     )
 
 
-def _agrees_with_authors(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> Claim:
-    facts: Facts = {
-        "id": "fig6.authors",
-        "source": "JoMA Fig. 6, authors' recorded curves",
-        "statement": "the top layer's entropy over training has the shape of the authors' own curve",
-    }
-    return agrees(settings, tables["authors"], facts)
-
-
-def _moves(curves: pd.DataFrame, what: str, least: float, *, id: str, statement: str) -> Claim:
+def _moves(curves: pd.DataFrame, what: str, least: float, statement: Statement) -> Claim:
     """A dip or a rebound of at least ``least`` (nats; of a rank: of its start) in every run, beyond noise."""
-    facts: Facts = {"id": id, "source": "JoMA Fig. 6, Sec. 4", "statement": statement}
     if curves.empty:
-        return not_tested(**facts, reason="the curves hold no such measurement")
+        return statement.not_tested("the curves hold no such measurement")
     of_entropy = bool((curves["metric"] == "attention_entropy").all())
     unit = "nats" if of_entropy else "of its start"
     whole = 1.0 if of_entropy else curves["start"]
@@ -135,14 +136,10 @@ def _moves(curves: pd.DataFrame, what: str, least: float, *, id: str, statement:
     noise = probability >= SIGNIFICANT
     if what == "rebound" and size.min() >= least and noise.any() and curves["cannot_tell"][noise].all():
         reason = f"{noise.sum()} of {len(curves)} curves cannot tell: slow noise is not excluded"
-        return not_tested(**facts, reason=f"{reason} (largest p {probability.max():.2g})")
-    return judge(
-        bool(size.min() >= least and not noise.any()),
-        **facts,
-        expected=f"a {what} of at least {least} {unit} over the smoothed curve in every run, p < "
-        f"{SIGNIFICANT}",
-        measured=float(size.min()),
-        tolerance=least,
+        return statement.not_tested(f"{reason} (largest p {probability.max():.2g})")
+    return statement.judge(
+        at_least(least, size, of=f"{what} over the smoothed curve", across="in every run", unit=unit)
+        & below(SIGNIFICANT, probability, of="p", across="in every run"),
         null=float((curves[f"{what}_null"] / whole).max()),
         null_description=f"mean {what} from which on the runs' spread excludes noise (1 in 20)"
         if curves[f"{what}_null"].nunique() == curves["depth"].nunique() < len(curves)
@@ -156,14 +153,8 @@ def _moves(curves: pd.DataFrame, what: str, least: float, *, id: str, statement:
 
 def early_transient(entropy: pd.DataFrame, recorded: bool) -> Claim:
     """The small dip before the main one."""
-    facts: Facts = {
-        "id": "fig6.early",
-        "source": "authors' recorded curves at learning rate 1e-6 (not in the paper)",
-        "statement": "a smaller dip that recovers comes before the main dip "
-        "(hidden when one samples every 1000 steps)",
-    }
     if recorded:
-        return not_tested(**facts, reason="the record has a point every 1000 steps, which hides it")
+        return EARLY.not_tested("the record has a point every 1000 steps, which hides it")
     learning_rate = float(entropy["learning_rate"].iloc[0])
     seen = entropy["transient_step"].notna()
     smallest = (
@@ -175,12 +166,14 @@ def early_transient(entropy: pd.DataFrame, recorded: bool) -> Claim:
         if seen.any()
         else "none"
     )
-    return judge(
-        bool(seen.all()),
-        **facts,
-        expected="in every run, a dip and recovery above three standard deviations of the noise",
-        measured=float(smallest),
-        tolerance=None,
+    return EARLY.judge(
+        equal(
+            len(entropy),
+            seen.sum(),
+            of="number of runs with a dip and recovery above three standard deviations of the noise",
+            than="that of all",
+        ),
+        measured=smallest,
         null=float(3 * entropy["noise_of_all"].max()),
         null_description="three standard deviations of the noise",
         evidence=f"{int(seen.sum())} of {len(entropy)} runs, {where}; "
@@ -190,22 +183,21 @@ def early_transient(entropy: pd.DataFrame, recorded: bool) -> Claim:
 
 def bottom_bounces_less(bounces: pd.DataFrame) -> Claim:
     """The rebounds of bottom and top layers of deep models."""
-    facts: Facts = {
-        "id": "fig6.bottom",
-        "source": "JoMA Fig. 6",
-        "statement": "in deep models the bottom layer's entropy rebounds less than the top layer's",
-    }
     deep = bounces[(bounces["metric"] == "attention_entropy") & (bounces["depth"] > 1)]
     if deep.empty:
-        return not_tested(**facts, reason="no model with more than one layer was trained (setting layers)")
+        return BOTTOM.not_tested("no model with more than one layer was trained (setting layers)")
     bottom = deep[deep["layer"] == 0].set_index("run")
     top = deep[deep["layer"] == deep["depth"] - 1].set_index("run")
     gain = top["rebound"] - bottom["rebound"]
-    return judge(
-        bool(gain.min() > 0 and gain.mean() > deep["rebound_null"].max()),
-        **facts,
-        expected="rebound of top minus bottom layer positive in every run, its mean above the null",
-        measured=float(gain.mean()),
+    return BOTTOM.judge(
+        above(
+            deep["rebound_null"].max(),
+            gain.mean(),
+            of="mean rebound of top minus bottom layer",
+            than="the null",
+            unit="nats",
+        )
+        & above(0, gain, of="rebound of top minus bottom layer", across="in every run", unit="nats"),
         null=float(deep["rebound_null"].max()),
         null_description="rebound that 1 in 20 flat curves exceed under noise as slow as the curve allows",
         evidence=f"mean of {len(gain)} runs in nats; smallest {gain.min():.3f}",
@@ -214,13 +206,8 @@ def bottom_bounces_less(bounces: pd.DataFrame) -> Claim:
 
 def block_law(entropy: pd.DataFrame, curves: pd.DataFrame) -> Claim:
     """Whether kappa and mu of the trained decoder, put into the block's law, give the rebound that it had."""
-    facts: Facts = {
-        "id": "fig6.block_law",
-        "source": "JoMA Eq. 6, corrected, put to a trained decoder",
-        "statement": "the bounce is the one that the block's law makes of the decoder's own kappa and mu",
-    }
     if not (curves["metric"] == "kappa").any():
-        return not_tested(**facts, reason="the curves hold no kappa")
+        return BLOCK_LAW.not_tested("the curves hold no kappa")
     keys = ["run", "layer"]
     measured = entropy.set_index(keys)["rebound"]
 
@@ -234,20 +221,20 @@ def block_law(entropy: pd.DataFrame, curves: pd.DataFrame) -> Claim:
     positive = (kappa > 0) & (share > PART)
     until = max((int(steps.index[steps].max()) for _, steps in positive.items() if steps.any()), default=0)
     dip = float(entropy["dip_step"].min())
-    return judge(
-        bool(error["block_rebound"].max() <= 0.5 < error["block_rebound, shuffled"].min()),
-        **facts,
-        expected="predicted over measured rebound within a half, in every run",
-        measured=float(error["block_rebound"].max()),
-        tolerance=0.5,
+    return BLOCK_LAW.judge(
+        within_error(
+            0.5, error["block_rebound"], of="relative error of the predicted rebound", across="in every run"
+        )
+        & above(
+            0.5, error["block_rebound, shuffled"], of="that with shuffled weights", across="in every run"
+        ),
         null=float(error["block_rebound, shuffled"].min()),
         null_description="the same with the squares of the weights shuffled over the tokens",
         evidence=f"predicted {last['block_rebound'].min():.3g} to {last['block_rebound'].max():.3g} nats, "
-        f"measured {measured.min():.3g} to {measured.max():.3g}; kappa at the end "
-        f"{last['kappa'].min():.2g} to {last['kappa'].max():.2g}, which accounts for "
-        f"{last['kappa_share'].min():.1%} to {last['kappa_share'].max():.1%} of the logits' variance (a "
-        f"kappa that is not positive predicts no rebound); positive and above {PART:.0%} until step {until}, "
-        f"the dip is at {dip:g} or later",
+        f"measured {measured.min():.3g} to {measured.max():.3g}; kappa at the end {last['kappa'].min():.2g} "
+        f"to {last['kappa'].max():.2g}, which accounts for {last['kappa_share'].min():.1%} to "
+        f"{last['kappa_share'].max():.1%} of the logits' variance (a kappa that is not positive predicts no "
+        f"rebound); positive and above {PART:.0%} until step {until}, the dip is at {dip:g} or later",
     )
 
 

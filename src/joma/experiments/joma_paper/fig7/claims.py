@@ -7,49 +7,49 @@ from collections.abc import Mapping
 import pandas as pd
 
 from joma.core.arguments import Array
-from joma.core.claim import Claim, Facts, judge, not_tested
+from joma.core.claim import Claim, Statement, above
 from joma.experiments.joma_paper.fig7 import Fig7
 from joma.instruments.track.waves import LEAST_LAYERS, layer_order, top_above_bottom
 
 _POOLED = 5
 
 
+WAVES = "arXiv 2604.22778"
+TOP_LAYERS = Statement(
+    "fig7.top_layers",
+    "JoMA Sec. 6, Fig. 7",
+    "The stable ranks of the lower MLP fall and bounce back in top layers, and only fall in bottom layers.",
+)
+WAVE = Statement("fig7.wave", WAVES, "Ranks fall in early layers first.")
+WAVE_BACK = Statement("fig7.wave_back", WAVES, "Ranks return in late layers first.")
+
+
 def claims(settings: Fig7, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """JoMA Fig. 7, and the two waves of arXiv 2604.22778."""
     return [
         _top_layers(settings, tables),
-        _wave(settings, tables["dates"], "fall", 1, "fig7.wave", "Ranks fall in early layers first."),
-        _wave(
-            settings, tables["dates"], "return", -1, "fig7.wave_back", "Ranks return in late layers first."
-        ),
+        _wave(settings, tables["dates"], "fall", 1, WAVE),
+        _wave(settings, tables["dates"], "return", -1, WAVE_BACK),
     ]
 
 
 def _top_layers(settings: Fig7, tables: Mapping[str, pd.DataFrame]) -> Claim:
-    facts: Facts = {
-        "id": "fig7.top_layers",
-        "source": "JoMA Sec. 6, Fig. 7",
-        "statement": "The stable ranks of the lower MLP fall and bounce back in top layers, and only fall in "
-        "bottom layers.",
-    }
     rows = tables["layers"]
     rows = rows[(rows["metric"] == "stable_rank") & (rows["matrix"] == "lower")]
     if rows["layer"].nunique() < LEAST_LAYERS or rows["rebound"].isna().all():
-        return not_tested(**facts, reason=f"it needs {LEAST_LAYERS} layers and 8 checkpoints of each run")
+        return TOP_LAYERS.not_tested(f"it needs {LEAST_LAYERS} layers and 8 checkpoints of each run")
     rises = _rebounds(tables["curves"])
     measured, null, probability = top_above_bottom(rises, settings.seed)
     layers = sorted(rows["layer"].unique())
     half = len(layers) // 2
     top = rows[rows["layer"].isin(layers[-half:])]["verdict"]
     bottom = rows[rows["layer"].isin(layers[:half])]["verdict"]
-    return judge(
-        measured > null
-        and bool((top == "bounces").mean() > 0.5)
-        and bool((bottom == "only falls").mean() > 0.5),
-        **facts,
-        expected="most upper layers bounce and most lower ones only fall, each against its null, and upper "
-        "layers rebound further, beyond shuffled layers",
-        measured=measured,
+    return TOP_LAYERS.judge(
+        above(
+            null, measured, of="rebound of upper less lower layers", than="the 95 % point of shuffled layers"
+        )
+        & above(0.5, (top == "bounces").mean(), of="share of upper layers that bounce")
+        & above(0.5, (bottom == "only falls").mean(), of="share of lower layers that only fall"),
         null=null,
         null_description="95 % point with the layers of every run shuffled",
         evidence=f"mean rebound over the curve's range, upper half minus lower half, {len(rises)} runs, "
@@ -71,24 +71,21 @@ def _rebounds(curves: pd.DataFrame) -> Array:
     return found
 
 
-def _wave(settings: Fig7, table: pd.DataFrame, move: str, sign: int, id: str, statement: str) -> Claim:
-    facts: Facts = {"id": id, "source": "arXiv 2604.22778", "statement": statement}
+def _wave(settings: Fig7, table: pd.DataFrame, move: str, sign: int, statement: Statement) -> Claim:
     rows = table[(table["metric"] == "stable_rank") & (table["matrix"] == "lower") & (table["move"] == move)]
     runs = [sign * one.sort_values("layer")["step"].to_numpy() for _, one in rows.groupby("run")]
     order = layer_order(runs, settings.seed)
     if order is None:
-        return not_tested(**facts, reason=f"in some run fewer than {LEAST_LAYERS} layers {move}")
+        return statement.not_tested(f"in some run fewer than {LEAST_LAYERS} layers {move}")
     if order.runs < _POOLED:
-        return not_tested(
-            **facts,
-            reason=f"{order.runs} runs pooled (order correlation {order.correlation:.2f}, shuffled layers "
-            f"{order.null:.2f} once in twenty), and a wave counts in {_POOLED} seeds",
+        return statement.not_tested(
+            f"{order.runs} runs pooled (order correlation {order.correlation:.2f}, shuffled layers "
+            f"{order.null:.2f} once in twenty), and a wave counts in {_POOLED} seeds"
         )
-    return judge(
-        order.correlation > order.null,
-        **facts,
-        expected="order correlation beyond the 95 % point of shuffled layers",
-        measured=order.correlation,
+    return statement.judge(
+        above(
+            order.null, order.correlation, of="order correlation", than="the 95 % point of shuffled layers"
+        ),
         null=order.null,
         null_description="95 % point with the layers of every run shuffled",
         evidence=f"Spearman's correlation of layer and date of half the {move}, mean of {order.runs} runs; "

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from joma.core.arguments import Array
-from joma.core.claim import Claim, Facts, judge, not_tested, withheld
+from joma.core.claim import Claim, Statement, at_least, below, equal, withheld
 from joma.experiments.joma_paper.fig8 import PAPER_RATES, Fig8
 from joma.experiments.joma_paper.fig8.run import BOUNCES, COLLAPSED, COLLAPSES, FALLS, SIGNIFICANT, STAYS
 from joma.experiments.shared.curves import answer_about
@@ -23,6 +23,30 @@ FEWEST = 3
 """Seeds of a cell that a claim about learning needs."""
 SHUFFLES = 5000
 COURSES = {BOUNCES: "bounces", COLLAPSES: "collapses", FALLS: "falls", STAYS: "stays within noise"}
+
+
+LARGE_RATE_COLLAPSES = Statement(
+    "fig8.large_rate_collapses",
+    "JoMA Sec. 5.1 (Fig. 8), 'with large learning rate, attention becomes extremely sparse'",
+    "at the largest learning rate the top layer's attention becomes extremely sparse",
+)
+RATES_DIFFER = Statement(
+    "fig8.rates_differ",
+    "JoMA Sec. 5.1 (Fig. 8), 'different learning rate leads to different attention sparsity patterns'",
+    "the learning rate decides how sparse the top layer's attention is in the end",
+)
+SOME_RATE_BOUNCES = Statement(
+    "fig8.some_rate_bounces",
+    "JoMA Fig. 8, Sec. 4",
+    "at one learning rate at least, attention first becomes sparse and then dense again",
+)
+BOUNCE_IS_BEST = Statement(
+    "fig8.bounce_is_best",
+    "JoMA Fig. 8, 'the attention patterns consistent with our theoretical analysis give the lowest "
+    "validation losses'",
+    "the more a decoder's attention rebounds, the lower its validation loss, and the best rate of "
+    "every depth is one that bounces",
+)
 
 
 def claims(settings: Fig8, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -62,20 +86,17 @@ def large_rate_collapses(decoders: pd.DataFrame) -> Claim:
     left = decoders["end"] / decoders["start"]
     largest = decoders["learning_rate"].max()
     at, others = left[decoders["learning_rate"] == largest], left[decoders["learning_rate"] < largest]
-    facts: Facts = {
-        "id": "fig8.large_rate_collapses",
-        "source": "JoMA Sec. 5.1 (Fig. 8), 'with large learning rate, attention becomes extremely sparse'",
-        "statement": "at the largest learning rate the top layer's attention becomes extremely sparse",
-    }
     if others.empty:
-        return not_tested(**facts, reason="there is one learning rate; train at several")
-    return judge(
-        bool(at.max() < COLLAPSED and at.max() < others.min()),
-        **facts,
-        expected=f"less than {COLLAPSED:.0%} of the entropy is left in every decoder, and less than at "
-        f"any other rate",
-        measured=float(at.max()),
-        tolerance=COLLAPSED,
+        return LARGE_RATE_COLLAPSES.not_tested("there is one learning rate; train at several")
+    return LARGE_RATE_COLLAPSES.judge(
+        below(COLLAPSED, at, of="share of the entropy that is left", across="in every decoder")
+        & below(
+            others.min(),
+            at,
+            of="share of the entropy that is left",
+            than="the least at any other rate",
+            across="in every decoder",
+        ),
         null=float(others.min()),
         null_description="the same at the other rates, least",
         evidence=f"{len(at)} decoders at {largest:g}: {at.min():.2g} to {at.max():.2g} of the start is left; "
@@ -86,14 +107,8 @@ def large_rate_collapses(decoders: pd.DataFrame) -> Claim:
 
 def rates_differ(decoders: pd.DataFrame, seed: int) -> Claim:
     """The share of the end's variation, in ranks within a depth, that the rates account for."""
-    facts: Facts = {
-        "id": "fig8.rates_differ",
-        "source": "JoMA Sec. 5.1 (Fig. 8), 'different learning rate leads to different attention "
-        "sparsity patterns'",
-        "statement": "the learning rate decides how sparse the top layer's attention is in the end",
-    }
     if decoders["learning_rate"].nunique() < 2:
-        return not_tested(**facts, reason="there is one learning rate; train at several")
+        return RATES_DIFFER.not_tested("there is one learning rate; train at several")
     ranks = decoders.groupby("depth")["end"].rank(pct=True).to_numpy()
     labels = decoders["learning_rate"].to_numpy()
     depths = decoders["depth"].to_numpy()
@@ -113,11 +128,10 @@ def rates_differ(decoders: pd.DataFrame, seed: int) -> Claim:
     measured = share(labels)
     null = np.array([share(relabelled()) for _ in range(SHUFFLES // 10)])
     chance = (1 + int((null >= measured).sum())) / (1 + null.size)
-    return judge(
-        chance < SIGNIFICANT,
-        **facts,
-        expected=f"a larger share of the variation in rank than with the decoders' rates shuffled, p < "
-        f"{SIGNIFICANT}",
+    return RATES_DIFFER.judge(
+        below(
+            SIGNIFICANT, chance, of="p of the share of the variation in rank, the decoders' rates shuffled,"
+        ),
         measured=measured,
         null=float(np.quantile(null, 0.95)),
         null_description="share that 1 in 20 shuffles within a depth exceed",
@@ -127,11 +141,6 @@ def rates_differ(decoders: pd.DataFrame, seed: int) -> Claim:
 
 def some_rate_bounces(decoders: pd.DataFrame) -> Claim:
     """The rate at which the rebound is clearest, chosen among all of them, and paid for."""
-    facts: Facts = {
-        "id": "fig8.some_rate_bounces",
-        "source": "JoMA Fig. 8, Sec. 4",
-        "statement": "at one learning rate at least, attention first becomes sparse and then dense again",
-    }
     by_rate = decoders.groupby("learning_rate").agg(
         rebound=("rebound", "mean"),
         null=("rebound_null", "max"),
@@ -141,13 +150,9 @@ def some_rate_bounces(decoders: pd.DataFrame) -> Claim:
     tried = len(by_rate)
     best = by_rate.sort_values(["chance", "rebound"], ascending=[True, False]).iloc[0]
     chance = min(1.0, tried * best["chance"])
-    return judge(
-        bool(chance < SIGNIFICANT and best["rebound"] >= LEAST_REBOUND),
-        **facts,
-        expected=f"a mean rebound of at least {LEAST_REBOUND} nats, p < {SIGNIFICANT} times {tried} rates "
-        f"tried",
-        measured=float(best["rebound"]),
-        tolerance=LEAST_REBOUND,
+    return SOME_RATE_BOUNCES.judge(
+        at_least(LEAST_REBOUND, best["rebound"], of="mean rebound", unit="nats")
+        & below(SIGNIFICANT, chance, of=f"p times {tried} rates tried"),
         null=float(best["null"]),
         null_description="rebound that noise alone exceeds once in twenty",
         evidence=f"at {best.name:g}, the clearest of {tried} rates, {best['count']:.0f} decoders; p "
@@ -157,24 +162,16 @@ def some_rate_bounces(decoders: pd.DataFrame) -> Claim:
 
 def bounce_is_best(decoders: pd.DataFrame, seed: int) -> Claim:
     """Rebound and lowest held-out loss, ranked within each depth; the null gives the rates' losses away."""
-    facts: Facts = {
-        "id": "fig8.bounce_is_best",
-        "source": "JoMA Fig. 8, 'the attention patterns consistent with our theoretical analysis give "
-        "the lowest validation losses'",
-        "statement": "the more a decoder's attention rebounds, the lower its validation loss, and the "
-        "best rate of every depth is one that bounces",
-    }
     # A rate is one draw, however many seeds and depths it has: it is the rates that change places.
     everywhere = decoders.groupby("learning_rate")["depth"].nunique() == decoders["depth"].nunique()
     decoders = decoders[decoders["learning_rate"].map(everywhere)].reset_index(drop=True)
     rates = sorted(decoders["learning_rate"].unique())
     if math.factorial(len(rates)) < 1 / SIGNIFICANT:
         correlation = _within(decoders["rebound"], decoders["lowest_loss"], decoders["depth"])
-        return not_tested(
-            **facts,
-            reason=f"{len(rates)} learning rates can be put in {math.factorial(len(rates))} orders, of "
+        return BOUNCE_IS_BEST.not_tested(
+            f"{len(rates)} learning rates can be put in {math.factorial(len(rates))} orders, of "
             f"which no one is rarer than p = {1 / math.factorial(len(rates)):.2g}: four are needed at "
-            f"least (rank correlation {correlation:.2f} over {len(decoders)} decoders)",
+            f"least (rank correlation {correlation:.2f} over {len(decoders)} decoders)"
         )
     measured, null = _order_of_rates(decoders, rates, seed)
     chance = (1 + int((null <= measured).sum())) / (1 + null.size)
@@ -182,12 +179,15 @@ def bounce_is_best(decoders: pd.DataFrame, seed: int) -> Claim:
     best = mean.groupby("depth").idxmin()
     share = decoders.groupby(["depth", "learning_rate"])["course"].agg(lambda c: (c == BOUNCES).mean())
     bouncing = [key for key in best if share[key] > 0.5]
-    return judge(
-        bool(measured < 0 and chance < SIGNIFICANT and len(bouncing) == len(best)),
-        **facts,
-        expected=f"rank correlation below that of the same rates in other orders, p < {SIGNIFICANT}, and "
-        f"most decoders bounce at the rate with the lowest loss, at every depth",
-        measured=measured,
+    return BOUNCE_IS_BEST.judge(
+        below(0, measured, of="rank correlation")
+        & below(SIGNIFICANT, chance, of="p among the same rates in other orders")
+        & equal(
+            len(best),
+            len(bouncing),
+            of="number of depths where most decoders bounce at the rate with the lowest loss",
+            than="that of all",
+        ),
         null=float(np.quantile(null, 0.05)),
         null_description="rank correlation that 1 in 20 orders of the rates' losses fall below",
         evidence=f"{len(decoders)} decoders, ranked within {len(best)} depths; p {chance:.2g}; at the "

@@ -7,9 +7,22 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from joma.core.claim import Claim, correct, judge, not_tested, within
+from joma.core.claim import Claim, Statement, above, at_least, equal, within_error
 from joma.experiments.joma_paper.fig9 import Fig9
 from joma.experiments.joma_paper.fig9.laws import laws, number_of
+
+SLOPE = Statement("fig9.slope", "JoMA Fig. 9", "dG/dy = theta_1/p_n > 0.")
+CONVEX = Statement("fig9.convex", "JoMA A.4", "G(y) is convex for y > 1/2.")
+NONE_FOR_LOG_CONCAVE = Statement(
+    "fig9.none_for_log_concave",
+    "JoMA Lemma 4, Fig. 9",
+    "With Gaussian or uniform-ball data no line through 0 meets G twice: there is no critical point "
+    "mu != 0 (contrary to what the lemma's title and the figure suggest).",
+)
+EQUATION_58 = Statement(
+    "fig9.equation_58", "JoMA Eq. 58", "theta_2(0) p_n(0) >= 1/4 (strictly) suffices for critical points."
+)
+RATIO_RANGE = Statement("fig9.ratio_range", "JoMA Eq. 59", "Every s in S lies in (1/2, 1) or (1, 2).")
 
 
 def claims(settings: Fig9, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -39,32 +52,13 @@ def claims(settings: Fig9, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     passing = [n for n in names if number_of(tables, n, "theta_2(0) p(0)") > 0.25 + 1e-9]
     have = [number_of(tables, n, "critical points") for n in passing]
     claims = [
-        within(
-            slope_error,
-            60.0 * step**2,
-            id="fig9.slope",
-            source="JoMA Fig. 9",
-            statement="dG/dy = theta_1/p_n > 0.",
+        SLOPE.judge(
+            within_error(60.0 * step**2, slope_error),
             evidence="relative, central differences on the curve for .2 < y < .8; tolerance 60 (step)^2",
         ),
-        judge(
-            bend >= -1e-12,
-            id="fig9.convex",
-            source="JoMA A.4",
-            statement="G(y) is convex for y > 1/2.",
-            expected="second differences at least 0",
-            measured=bend,
-            tolerance=1e-12,
-        ),
-        judge(
-            found == 0 and rise > 0,
-            id="fig9.none_for_log_concave",
-            source="JoMA Lemma 4, Fig. 9",
-            statement="With Gaussian or uniform-ball data no line through 0 meets G twice: there is no "
-            "critical point mu != 0 (contrary to what the lemma's title and the figure suggest).",
-            expected="no critical points, and ln H rises everywhere",
-            measured=found,
-            tolerance=0.0,
+        CONVEX.judge(at_least(-1e-12, bend, of="second difference")),
+        NONE_FOR_LOG_CONCAVE.judge(
+            equal(0, found, of="number of critical points") & above(0, rise, of="least rise of ln H"),
             null=null,
             null_description="the multivariate t laws, by the same search",
             evidence=f"least rise of ln H over the distance {settings.distance:g}: {rise:.3g}",
@@ -72,14 +66,8 @@ def claims(settings: Fig9, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     ]
     if passing:
         claims.append(
-            judge(
-                min(have) >= 1,
-                id="fig9.equation_58",
-                source="JoMA Eq. 58",
-                statement="theta_2(0) p_n(0) >= 1/4 (strictly) suffices for critical points.",
-                expected="at least one for every law that fulfils it",
-                measured=min(have),
-                tolerance=0.0,
+            EQUATION_58.judge(
+                at_least(1, have, of="number of critical points", across="for every law that fulfils it"),
                 null=found,
                 null_description="log-concave laws, which fall short of it",
                 evidence="fulfilled by " + ", ".join(passing),
@@ -87,23 +75,15 @@ def claims(settings: Fig9, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
         )
     else:
         claims.append(
-            not_tested(
-                id="fig9.equation_58",
-                source="JoMA Eq. 58",
-                statement="theta_2(0) p_n(0) >= 1/4 (strictly) suffices for critical points.",
-                reason="none of the chosen laws fulfils it; add degrees of freedom below 2",
-            )
+            EQUATION_58.not_tested("none of the chosen laws fulfils it; add degrees of freedom below 2")
         )
     pairs = tables["pairs"]
     if len(pairs):
         ratios = pairs["value"].to_numpy()
         outside = float(np.maximum(np.maximum(ratios - 2.0, 0.5 - ratios), 0.0).max())
         claims.append(
-            correct(
-                id="fig9.ratio_range",
-                source="JoMA Eq. 59",
-                printed="Every s in S lies in (1/2, 1) or (1, 2).",
-                right=f"Ratios a_-/a_+ here reach {ratios.max():.4g}; the range is right only for y "
+            RATIO_RANGE.correct(
+                f"Ratios a_-/a_+ here reach {ratios.max():.4g}; the range is right only for y "
                 "restricted to [1/2, 1).",
                 printed_error=outside,
                 error=float(pairs["residual"].max()),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 from scipy.stats import ttest_1samp
 
-from joma.core.claim import Claim, Stated, judge, not_tested
+from joma.core.claim import Claim, Statement, above, at_least, at_most, below
 from joma.experiments.joma_paper.table1 import CELL, Table1
 from joma.experiments.joma_paper.table1.readings import OPTIONS, plain
 
@@ -16,6 +16,37 @@ SIGNIFICANT = 0.05
 SOURCE = "JoMA Table 1, Sec. 6"
 QUOTED = "for C = 20, N_ch = 2, (10, 20) the paper has 0.99 +- 0.01 at s = 0 and 0.81 +- 0.05 at s = 1"
 UNTRAINED = "the untrained network"
+
+
+COMPLEXITY = Statement(
+    "table1.complexity", SOURCE, "with more latents per level the correlation goes down a bit"
+)
+PEAKS_EARLY = Statement(
+    "table1.peaks_early",
+    "not in the paper",
+    "alignment at s = 1 peaks during training and has fallen at its end",
+)
+PAPER = Statement(
+    "table1.paper", "JoMA Table 1", "the correlations of Table 1, each mean +- deviation over 5 seeds"
+)
+READINGS = Statement(
+    "table1.readings",
+    "JoMA Table 1, the readings of its sentence",
+    "some reading of NCorr, the same in every cell, gives the numbers of s = 1",
+)
+BOTTOM_HIGH = Statement(
+    "table1.bottom_high",
+    SOURCE,
+    "in the lowest layer, every latent has a hidden neuron of high normalised correlation",
+)
+BOTTOM_ABOVE_TOP = Statement(
+    "table1.bottom_above_top", SOURCE, "the correlation is highest in the lowest layer"
+)
+ABOVE_SHUFFLED = Statement(
+    "table1.above_shuffled",
+    SOURCE,
+    "at s = 1 neurons correlate with the latents more than the best of so many would by chance",
+)
 
 
 def claims(settings: Table1, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -59,14 +90,8 @@ class Ends:
 
 def _bottom_high(ends: Ends) -> Claim:
     trained, untrained = ends.cell_means(0, trained=True), ends.cell_means(0, trained=False)
-    return judge(
-        bool(trained.min() >= HIGH),
-        id="table1.bottom_high",
-        source=SOURCE,
-        statement="in the lowest layer, every latent has a hidden neuron of high normalised correlation",
-        expected=f"NCorr at s = 0 of at least {HIGH} in every cell",
-        measured=trained.min(),
-        tolerance=HIGH,
+    return BOTTOM_HIGH.judge(
+        at_least(HIGH, trained, of="NCorr at s = 0", across="in every cell"),
         null=untrained.min(),
         null_description=f"{UNTRAINED}: a null as high says that this is not learning",
         evidence=f"smallest of {len(trained)} cell means; {QUOTED}",
@@ -80,14 +105,14 @@ def _learned(ends: Ends, layer: int) -> Claim:
     """
     trained, untrained = ends.of(layer, trained=True), ends.of(layer, trained=False)
     gain = trained - untrained
-    facts: Stated = {
-        "id": f"table1.learned_s{layer}",
-        "source": SOURCE + " (implied: 'in the learned models')",
-        "statement": f"the alignment of layer {layer} with the latents of s = {layer} is learned",
-    }
+    statement = Statement(
+        f"table1.learned_s{layer}",
+        SOURCE + " (implied: 'in the learned models')",
+        f"the alignment of layer {layer} with the latents of s = {layer} is learned",
+    )
     if len(gain) < 2:
         values = f"NCorr {untrained.iloc[0]:.3f} untrained, {trained.iloc[0]:.3f} trained"
-        return not_tested(**facts, reason=f"one run cannot tell a rise from chance ({values})")
+        return statement.not_tested(f"one run cannot tell a rise from chance ({values})")
     shuffled = ends.of(layer, trained=True, metric="shuffled") - ends.of(
         layer, trained=False, metric="shuffled"
     )
@@ -95,31 +120,22 @@ def _learned(ends: Ends, layer: int) -> Claim:
         float(ttest_1samp(x, 0, alternative="greater").pvalue) if x.std() > 0 else 1.0
         for x in (gain, gain - shuffled)
     )
-    return judge(
-        max(p_gain, p_excess) < SIGNIFICANT,
-        **facts,
-        expected="NCorr rises over that of the same untrained network, and by more than with shuffled "
-        f"classes, each p < {SIGNIFICANT}",
+    return statement.judge(
+        below(SIGNIFICANT, p_gain, of="p of the rise over the same untrained network")
+        & below(SIGNIFICANT, p_excess, of="p of the rise over that with shuffled classes"),
         measured=gain.mean(),
-        tolerance=SIGNIFICANT,
         null=shuffled.mean(),
         null_description="rise of the same number with the classes shuffled",
         evidence=f"mean of {len(gain)} runs ({untrained.mean():.3f} untrained, {trained.mean():.3f} "
-        f"trained); paired t tests p = {p_gain:.2g} and {p_excess:.2g}; tolerance is on p",
+        f"trained); paired t tests p = {p_gain:.2g} and {p_excess:.2g}",
     )
 
 
 def _bottom_above_top(ends: Ends) -> Claim:
     gap = ends.cell_means(0, trained=True) - ends.cell_means(1, trained=True)
     before = ends.cell_means(0, trained=False) - ends.cell_means(1, trained=False)
-    return judge(
-        bool(gap.min() > 0),
-        id="table1.bottom_above_top",
-        source=SOURCE,
-        statement="the correlation is highest in the lowest layer",
-        expected="NCorr at s = 0 above that at s = 1 in every cell",
-        measured=gap.min(),
-        tolerance=0.0,
+    return BOTTOM_ABOVE_TOP.judge(
+        above(0, gap, of="NCorr at s = 0 less that at s = 1", across="in every cell"),
         null=before.min(),
         null_description=f"the same difference in {UNTRAINED}",
         evidence=f"smallest of {len(gap)} cells{_not_learned(gap.min(), before.min())}",
@@ -133,14 +149,8 @@ def _not_learned(trained: float, untrained: float) -> str:
 def _above_shuffled(ends: Ends) -> Claim:
     excess = ends.of(1, trained=True) - ends.of(1, trained=True, metric="shuffled, 95 %")
     before = ends.of(1, trained=False) - ends.of(1, trained=False, metric="shuffled, 95 %")
-    return judge(
-        bool(excess.min() > 0),
-        id="table1.above_shuffled",
-        source=SOURCE,
-        statement="at s = 1 neurons correlate with the latents more than the best of so many would by chance",
-        expected="NCorr above what 1 in 20 shuffles of the classes exceeds, in every run",
-        measured=excess.min(),
-        tolerance=0.0,
+    return ABOVE_SHUFFLED.judge(
+        above(0, excess, of="NCorr less what 1 in 20 shuffles of the classes exceeds", across="in every run"),
         null=before.min(),
         null_description=f"the same excess in {UNTRAINED}",
         evidence=f"smallest of {len(excess)} runs; the shuffles alone have "
@@ -149,11 +159,6 @@ def _above_shuffled(ends: Ends) -> Claim:
 
 
 def _falls_when_complex(ends: Ends) -> Claim:
-    facts: Stated = {
-        "id": "table1.complexity",
-        "source": SOURCE,
-        "statement": "with more latents per level the correlation goes down a bit",
-    }
     drops: list[float] = []
     before: list[float] = []
     for trained, found in ((True, drops), (False, before)):
@@ -164,13 +169,14 @@ def _falls_when_complex(ends: Ends) -> Claim:
                 if len(ordered) > 1:
                     found.append(float(ordered[0] - ordered[-1]))
     if not drops:
-        return not_tested(**facts, reason="cells of one size of latents only were trained")
-    return judge(
-        min(drops) > 0,
-        **facts,
-        expected="NCorr with the fewest latents above that with the most, at both levels, all else equal",
-        measured=min(drops),
-        tolerance=0.0,
+        return COMPLEXITY.not_tested("cells of one size of latents only were trained")
+    return COMPLEXITY.judge(
+        above(
+            0,
+            drops,
+            of="NCorr with the fewest latents less that with the most, all else equal,",
+            across="at both levels",
+        ),
         null=min(before),
         null_description=f"the same difference in {UNTRAINED}",
         evidence=f"smallest of {len(drops)} differences of cell means, mean {sum(drops) / len(drops):.3f}",
@@ -179,16 +185,11 @@ def _falls_when_complex(ends: Ends) -> Claim:
 
 def _peaks_early(alignment: pd.DataFrame) -> Claim:
     """Not in the paper: what a number at the end of training hides."""
-    facts: Stated = {
-        "id": "table1.peaks_early",
-        "source": "not in the paper",
-        "statement": "alignment at s = 1 peaks during training and has fallen at its end",
-    }
     chosen = alignment[(alignment["layer"] == 1) & alignment["metric"].isin(["NCorr", "shuffled"])]
     wide = chosen.pivot_table(index=[*CELL, "seed"], columns=["metric", "step"], values="value")
     curve, by_chance = wide["NCorr"].mean(), wide["shuffled"].mean()
     if len(curve) < 3:
-        return not_tested(**facts, reason="fewer than three measurements along training")
+        return PEAKS_EARLY.not_tested("fewer than three measurements along training")
     fall, null = (
         w[c.idxmax()] - w[c.index[-1]] for w, c in ((wide["NCorr"], curve), (wide["shuffled"], by_chance))
     )
@@ -197,14 +198,13 @@ def _peaks_early(alignment: pd.DataFrame) -> Claim:
         f"{curve.iloc[-1]:.3f} at the end"
     )
     if len(fall) < 2:
-        return not_tested(**facts, reason=f"one run has no error to judge by ({means})")
+        return PEAKS_EARLY.not_tested(f"one run has no error to judge by ({means})")
     error = float(fall.std() / len(fall) ** 0.5)
-    return judge(
-        bool(curve.idxmax() not in (0, curve.index[-1]) and fall.mean() > 2 * error),
-        **facts,
-        expected="a fall of more than two standard errors from a peak in between, of these latents or of any",
-        measured=float(fall.mean()),
-        tolerance=2 * error,
+    peak, last = curve.idxmax(), curve.index[-1]
+    return PEAKS_EARLY.judge(
+        above(2 * error, fall.mean(), of="fall from the peak", than="two standard errors")
+        & above(0, peak, of="step of the peak")
+        & below(last, peak, of="step of the peak", than="the last one"),
         null=null.mean(),
         null_description="the same fall, from its own peak, with the classes shuffled",
         evidence=means,
@@ -212,13 +212,8 @@ def _peaks_early(alignment: pd.DataFrame) -> Claim:
 
 
 def _agrees_with_paper(ends: Ends, paper: pd.DataFrame, *, full_scale: bool) -> Claim:
-    facts: Stated = {
-        "id": "table1.paper",
-        "source": "JoMA Table 1",
-        "statement": "the correlations of Table 1, each mean +- deviation over 5 seeds",
-    }
     if not full_scale:
-        return not_tested(**facts, reason=f"below the paper's scale (d = 1024, 10,000 steps), where {QUOTED}")
+        return PAPER.not_tested(f"below the paper's scale (d = 1024, 10,000 steps), where {QUOTED}")
     worst, worst_null, outside, cells = 0.0, 0.0, 0, 0
     for layer in (0, 1):
         theirs = paper[paper["layer"] == layer].set_index(CELL)
@@ -232,13 +227,9 @@ def _agrees_with_paper(ends: Ends, paper: pd.DataFrame, *, full_scale: bool) -> 
             worst, cells, outside = max(worst, distance), cells + 1, outside + (distance > 2)
             worst_null = max(worst_null, abs(float(untrained[cell]) - row["value"]) / deviation)
     if not cells:
-        return not_tested(**facts, reason="none of the table's cells was trained")
-    return judge(
-        outside == 0,
-        **facts,
-        expected="every cell within two combined deviations",
-        measured=worst,
-        tolerance=2.0,
+        return PAPER.not_tested("none of the table's cells was trained")
+    return PAPER.judge(
+        at_most(2, worst, of="distance", across="in every cell", unit="combined deviations"),
         null=worst_null,
         null_description=f"the same distance for {UNTRAINED}",
         evidence=f"largest distance; {outside} of {cells} numbers lie outside",
@@ -247,16 +238,11 @@ def _agrees_with_paper(ends: Ends, paper: pd.DataFrame, *, full_scale: bool) -> 
 
 def _some_reading_agrees(readings: pd.DataFrame, *, full_scale: bool) -> Claim:
     """Not in the paper: whether the choice of what its sentence leaves open explains its numbers."""
-    facts: Stated = {
-        "id": "table1.readings",
-        "source": "JoMA Table 1, the readings of its sentence",
-        "statement": "some reading of NCorr, the same in every cell, gives the numbers of s = 1",
-    }
     if not full_scale:
-        return not_tested(**facts, reason=f"below the paper's scale (d = 1024, 10,000 steps), where {QUOTED}")
+        return READINGS.not_tested(f"below the paper's scale (d = 1024, 10,000 steps), where {QUOTED}")
     top = readings[(readings["level"] == 1) & (readings["layer"] == 1) & readings["paper"].notna()]
     if top.empty:
-        return not_tested(**facts, reason="none of the table's cells was trained")
+        return READINGS.not_tested("none of the table's cells was trained")
     deviation = _combined_deviation(top["paper_deviation"], top["deviation"].fillna(0.0))
     choices = list(OPTIONS)
     distances = {
@@ -266,12 +252,14 @@ def _some_reading_agrees(readings: pd.DataFrame, *, full_scale: bool) -> Claim:
     best = dict(zip(choices, distances["trained"].idxmin(), strict=True))
     of_best, of_plain = top[plain(top, **best)], top[plain(top)]
     named = ", ".join(f"{name}: {value}" for name, value in best.items())
-    return judge(
-        bool(distances["trained"].min() <= 2),
-        **facts,
-        expected="the best reading lies within two combined deviations in every cell",
-        measured=float(distances["trained"].min()),
-        tolerance=2.0,
+    return READINGS.judge(
+        at_most(
+            2,
+            distances["trained"].min(),
+            of="distance of the best reading",
+            across="in every cell",
+            unit="combined deviations",
+        ),
         null=float(distances["untrained"].min()),
         null_description=f"the best reading's distance for {UNTRAINED}",
         evidence=f"largest distance over {len(of_best)} cells, smallest over {len(distances['trained'])} "

@@ -6,11 +6,20 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, judge
+from joma.core.claim import Claim, Statement, above, within_error
 from joma.experiments.joma_paper.theorem4 import Theorem4
 from joma.experiments.joma_paper.theorem4.laws import kinds, limit
 
 TOLERANCE = 1e-6
+
+
+ALONG_EQUATION_6 = Statement(
+    "theorem4.along_equation_6",
+    "JoMA Thm 4 and its remarks",
+    "Along Eq. 6 the components' ln 1/delta end up growing in the ratio that Theorem 4 gives for exp "
+    "attention, and the laws beside it for linear and softmax attention. (Eq. 6 is not the flow of "
+    "the paper's own block, whose gate reads the attended input.)",
+)
 
 
 def claims(settings: Theorem4, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -28,19 +37,14 @@ def claims(settings: Theorem4, tables: Mapping[str, pd.DataFrame]) -> list[Claim
     worst, null = ({n: pick(error(f or n, n)) for n in names} for pick, f in ((max, ""), (min, without)))
     ratios = ", ".join(f"{name}: {limit(tables, name, 0, 'ratio of speeds'):.6g}" for name in names)
     return [
-        judge(
-            max(worst.values()) <= TOLERANCE < min(null.values()),
-            id="theorem4.along_equation_6",
-            source="JoMA Thm 4 and its remarks",
-            statement="Along Eq. 6 the components' ln 1/delta end up growing in the ratio that Theorem 4 "
-            "gives for "
-            "exp attention, and the laws beside it for linear and softmax attention. (Eq. 6 is not the "
-            "flow of the "
-            "paper's own block, whose gate reads the attended input.)",
-            expected=f"relative error at most {TOLERANCE:g} for every kind; more for a flow without "
-            "attention",
-            measured=max(worst.values()),
-            tolerance=TOLERANCE,
+        ALONG_EQUATION_6.judge(
+            within_error(TOLERANCE, worst.values(), of="relative error", across="for every kind")
+            & above(
+                TOLERANCE,
+                null.values(),
+                of="relative error for a flow without attention",
+                across="for every kind",
+            ),
             null=min(null.values()),
             null_description="the least error of any of these laws for the flow without attention",
             evidence=f"worst component, late in the integrated flows; ratios {ratios}",

@@ -8,10 +8,20 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from joma.core.claim import Claim, judge, within
+from joma.core.claim import Claim, Statement, above, within_error
 from joma.experiments.joma_paper.theorem5 import Theorem5
 
 FALSE_ALARM = 1e-3
+
+
+SAMPLED = Statement(
+    "theorem5.sampled",
+    "JoMA Thm 5 (rho_0 corrected)",
+    "Tokens drawn from the tree co-occur as the corrected formula says.",
+)
+FALLS = Statement(
+    "theorem5.falls", "JoMA Sec. 5", "Two tokens co-occur the more, the lower their common ancestor."
+)
 
 
 def claims(settings: Theorem5, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -33,26 +43,23 @@ def claims(settings: Theorem5, tables: Mapping[str, pd.DataFrame]) -> list[Claim
     level = others / np.sqrt(squares + error["sampled, other token"] ** 2).loc[others.index]
     gain = float((value["sampled"] / value["marginal"]).xs(1, level="ancestor_height").min())
     return [
-        within(
-            by_formula["formula"],
-            limit,
-            id="theorem5.sampled",
-            source="JoMA Thm 5 (rho_0 corrected)",
-            statement="Tokens drawn from the tree co-occur as the corrected formula says.",
+        SAMPLED.judge(
+            within_error(limit, by_formula["formula"]),
             evidence=f"largest of {len(value)} deviations in standard errors; the tolerance is exceeded "
             f"by chance once in {1 / FALSE_ALARM:.0f} runs",
             null=by_formula["printed formula"],
             null_description="the printed formula's largest deviation",
         ),
-        judge(
-            bool(steps.min() > max(limit, level.abs().max())),
-            id="theorem5.falls",
-            source="JoMA Sec. 5",
-            statement="Two tokens co-occur the more, the lower their common ancestor.",
-            expected=f"every step up lowers the sampled one by more than {limit:.2g} standard errors, and by "
-            "more than tokens of one height differ",
-            measured=float(steps.min()),
-            tolerance=limit,
+        FALLS.judge(
+            above(limit, steps, of="fall", across="at every step up", unit="standard errors")
+            & above(
+                level.abs().max(),
+                steps,
+                of="fall",
+                than="the largest difference of tokens of one height",
+                across="at every step up",
+                unit="standard errors",
+            ),
             null=float(level.abs().max()),
             null_description="the largest difference of two tokens of the same height, in standard errors",
             evidence=f"{len(falls)} steps up, the smallest lowers it by {falls.min():.3g}; siblings "
