@@ -34,6 +34,8 @@ def ids() -> dict[str, set[str]]:
                 values = [keyword.value for keyword in node.keywords if keyword.arg == "id"]
                 if getattr(node.func, "id", "") == "Statement":
                     values.append(node.args[0])
+                if getattr(node.func, "id", "") == "statements" and isinstance(node.args[0], ast.Dict):
+                    values += [key for key in node.args[0].keys if key is not None]
             elif isinstance(node, ast.Dict):
                 keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
                 values = [value for key, value in zip(keys, node.values, strict=True) if key == "id"]

@@ -13,7 +13,7 @@ from joma.checks._block_examples import (
     relative_drift,
     wave_flow,
 )
-from joma.core.claim import Claim, Statement, at_least, within_error
+from joma.core.claim import Claim, at_least, statements, within_error
 from joma.dynamics import block_flow
 from joma.dynamics.block_flow import Trajectory
 from joma.theory import invariants
@@ -21,47 +21,26 @@ from joma.theory.activation import activation
 from joma.theory.attention import Array, Attention
 from joma.theory.block import Block, Embeddings
 
-SIGN = Statement(
-    "theorem1_softmax.sign",
-    "JoMA Thm 1, softmax (main text and App. A.2)",
-    "z = 1/2 sum_k v_k^2 |v_k|^2 bbar + c.",
-)
-MISSING_TERM = Statement(
-    "theorem1_softmax.missing_term",
-    "JoMA Thm 1, softmax, Eq. 18",
-    "For nearly equal samples z = 1/2 sum_k (v_k^2 - |v_k|^2 bbar) + c, to leading order.",
-)
-INTEGRAL_IDENTITY = Statement(
-    "theorem1_softmax.integral_identity",
-    "JoMA Thm 1, softmax",
-    "Exactly: z - z(0) = eta_z/(T eta_w) {1/2 sum_k [v_k^2] - sum_k int E[g_k h'_k b (b . v_k)] eta_w "
-    "dt}, without any hypothesis.",
-)
-WEAKEST_HYPOTHESIS = Statement(
-    "theorem1_softmax.weakest_hypothesis",
-    "JoMA Thm 1, softmax, Eq. 17",
-    "Eq. 17 holds if and only if sum_k E[g_k h'_k (b . v_k)(b - bbar)] = 0: its error is that.",
-)
-SUMMED_HYPOTHESIS = Statement(
-    "theorem1_softmax.summed_hypothesis",
-    "JoMA Thm 1, softmax, hypothesis",
-    "E[sum_k g_k h'_k b b'] = bbar E[sum_k g_k h'_k b] suffices for Eq. 17.",
-)
-CONSTANT_MEAN = Statement(
-    "theorem1_softmax.constant_mean",
-    "JoMA Thm 1, softmax, hypothesis",
-    "bbar cannot stay constant while z moves: |dbbar/dt| >= lambda_2 |dz/dt| / T, lambda_2 > 0 the "
-    "second eigenvalue of E[diag(b) - b b']. The hypothesis holds only for frozen attention.",
-)
-LOGIT_SUM = Statement(
-    "theorem1_softmax.logit_sum",
-    "JoMA Thm 1, softmax (side invariant)",
-    "The sum of the logits 1'z never changes, neither by flow nor by SGD.",
-)
-WEIGHT_SUM = Statement(
-    "theorem1_softmax.weight_sum",
-    "JoMA Thm 1, softmax (side invariant)",
-    "1'v_k - xi_k never changes, by flow or by SGD: weights sum to the bias.",
+STATEMENTS = statements(
+    {
+        "theorem1_softmax.sign": "JoMA Thm 1, softmax (main text and App. A.2) | z = 1/2 sum_k v_k^2 "
+        "|v_k|^2 bbar + c.",
+        "theorem1_softmax.missing_term": "JoMA Thm 1, softmax, Eq. 18 | For nearly equal samples z = 1/2 "
+        "sum_k (v_k^2 - |v_k|^2 bbar) + c, to leading order.",
+        "theorem1_softmax.integral_identity": "JoMA Thm 1, softmax | Exactly: z - z(0) = eta_z/(T eta_w) "
+        "{1/2 sum_k [v_k^2] - sum_k int E[g_k h'_k b (b . v_k)] eta_w dt}, without any hypothesis.",
+        "theorem1_softmax.weakest_hypothesis": "JoMA Thm 1, softmax, Eq. 17 | Eq. 17 holds if and only if "
+        "sum_k E[g_k h'_k (b . v_k)(b - bbar)] = 0: its error is that.",
+        "theorem1_softmax.summed_hypothesis": "JoMA Thm 1, softmax, hypothesis | E[sum_k g_k h'_k b b'] = "
+        "bbar E[sum_k g_k h'_k b] suffices for Eq. 17.",
+        "theorem1_softmax.constant_mean": "JoMA Thm 1, softmax, hypothesis | bbar cannot stay constant "
+        "while z moves: |dbbar/dt| >= lambda_2 |dz/dt| / T, lambda_2 > 0 the second eigenvalue of E[diag(b) "
+        "- b b']. The hypothesis holds only for frozen attention.",
+        "theorem1_softmax.logit_sum": "JoMA Thm 1, softmax (side invariant) | The sum of the logits 1'z "
+        "never changes, neither by flow nor by SGD.",
+        "theorem1_softmax.weight_sum": "JoMA Thm 1, softmax (side invariant) | 1'v_k - xi_k never changes, "
+        "by flow or by SGD: weights sum to the bias.",
+    }
 )
 
 
@@ -115,7 +94,7 @@ def theorem1_softmax() -> list[Claim]:
 
 def _lost_sign() -> Claim:
     _, flow, mean = _balanced(0.001, balanced=True)
-    return SIGN.correct(
+    return STATEMENTS["theorem1_softmax.sign"].correct(
         "z = 1/2 sum_k (v_k^2 - |v_k|^2 bbar) + c, as in Eq. 18 (first-order right if E[g h'] = 0).",
         printed_error=_form_error(flow, mean, "printed"),
         error=_form_error(flow, mean, "signed"),
@@ -126,7 +105,7 @@ def _lost_sign() -> Claim:
 
 def _lost_factor() -> Claim:
     _, flow, mean = _balanced(0.001, balanced=False)
-    return MISSING_TERM.correct(
+    return STATEMENTS["theorem1_softmax.missing_term"].correct(
         "z = 1/2 sum_k [v_k^2 - |v_k|^2 bbar - (v_k - xi_k bbar)(bbar . v_k)] + c: the dropped "
         "E[g db](bbar . v) is as large as what is kept unless E[g_k h'_k] = 0.",
         printed_error=_form_error(flow, mean, "signed"),
@@ -141,7 +120,7 @@ def _integral_identity() -> Claim:
     no_correction = invariants.first_integral(
         Attention(kind="exp", temperature=0.6), flow.logits, flow.context_weights, **UNEQUAL
     )
-    return INTEGRAL_IDENTITY.judge(
+    return STATEMENTS["theorem1_softmax.integral_identity"].judge(
         within_error(1e-9, relative_drift(block, flow, **UNEQUAL)),
         null=float(np.abs(no_correction - no_correction[0]).max()),
         null_description="drift without the integral (exp attention's invariant)",
@@ -161,12 +140,12 @@ def _side_invariants() -> list[Claim]:
         return moved(course.context_weights.sum(axis=-1) - course.bias)
 
     return [
-        LOGIT_SUM.judge(
+        STATEMENTS["theorem1_softmax.logit_sum"].judge(
             within_error(1e-10, max(moved(course.logits.sum(axis=-1)) for course in (flow, run))),
             null=moved(exp.logits.sum(axis=-1)),
             null_description="exp attention",
         ),
-        WEIGHT_SUM.judge(
+        STATEMENTS["theorem1_softmax.weight_sum"].judge(
             within_error(1e-10, max(weight_side(course) for course in (flow, run))),
             null=weight_side(exp),
             null_description="exp attention",
@@ -185,7 +164,7 @@ def _hypothesis() -> Claim:
     mean = p @ activity.scores
     equation_17 = (v * dv - mean * (v * dv).sum(axis=-1, keepdims=True)).sum(axis=0)
     gap = invariants.closed_form_gap(g * activity.slope, activity.scores, p, v)
-    return WEAKEST_HYPOTHESIS.judge(
+    return STATEMENTS["theorem1_softmax.weakest_hypothesis"].judge(
         within_error(1e-14, float(np.abs(d.logits - (equation_17 - gap)).max())),
         null=float(np.abs(gap).max()),
         null_description="the error of Eq. 17 without it",
@@ -221,7 +200,7 @@ def _opposite_nodes() -> Claim:
         return np.asarray(np.trapezoid(rate, flow.times, axis=0))
 
     z = flow.logits[-1]
-    return SUMMED_HYPOTHESIS.correct(
+    return STATEMENTS["theorem1_softmax.summed_hypothesis"].correct(
         "sum_k E[g_k h'_k (b . v_k)(b - bbar)] must vanish; the printed sum over k does not see v_k. "
         "With g_2 = -g_1 it reads 0 = 0 for all data.",
         printed_error=float(np.linalg.norm(integral(rate_17) - z) / np.linalg.norm(z))
@@ -249,7 +228,7 @@ def _constant_mean() -> Claim:
             ahead, behind = (block.attention.scores(x, z + sign * moved).mean(axis=1) for sign in (1, -1))
             ratios[name].append(np.linalg.norm(ahead - behind, axis=-1) / (2 * step * least))
     worst, attained = float(np.min(ratios["flow"])), float(np.abs(np.array(ratios["slowest"]) - 1).max())
-    return CONSTANT_MEAN.judge(
+    return STATEMENTS["theorem1_softmax.constant_mean"].judge(
         at_least(1 - 1e-9, worst, of="|dbbar/dt| T / (lambda_2 |dz/dt|)", across="at every moment")
         & within_error(1e-6, attained, of="its distance from 1 along that eigenvector"),
         evidence="27 moments of a flow from 3 starts; proof: 1'z is constant, the kernel is constants",

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from joma.core.arguments import Array
-from joma.core.claim import Claim, Statement, below, between
+from joma.core.claim import Claim, below, between, statements
 from joma.theory.drift import Mixture, plant
 from joma.theory.isotropic import RELU, HomogeneousGate
 from joma.theory.isotropic_laws import Gaussian, IsotropicLaw, MultivariateT, UniformBall
@@ -20,16 +20,13 @@ LEAK = 0.3
 """A slope below zero as leaky activations have."""
 
 
-LEAKY = Statement(
-    "lemma4_gates.leaky",
-    "JoMA Lemma 4, 'Similar results also hold for other homogeneous activations'",
-    "Where (v, xi) has critical points with ReLU, it has them with leaky activations.",
-)
-ORDER = Statement(
-    "theorem3_remainder.order",
-    "JoMA Thm 3, Eq. 5, |lambda(mu, gamma)| << 1",
-    "Within gamma |mu| of mu the drift is C (mu - v) (1 + lambda) with lambda of the order of gamma: "
-    "small where gamma is.",
+STATEMENTS = statements(
+    {
+        "lemma4_gates.leaky": "JoMA Lemma 4, 'Similar results also hold for other homogeneous activations' "
+        "| Where (v, xi) has critical points with ReLU, it has them with leaky activations.",
+        "theorem3_remainder.order": "JoMA Thm 3, Eq. 5, |lambda(mu, gamma)| << 1 | Within gamma |mu| of mu "
+        "the drift is C (mu - v) (1 + lambda) with lambda of the order of gamma: small where gamma is.",
+    }
 )
 
 
@@ -85,7 +82,7 @@ def lemma4_gates() -> list[Claim]:
         for leak in (0.01, LEAK)
     )
     return [
-        LEAKY.correct(
+        STATEMENTS["lemma4_gates.leaky"].correct(
             "Only below a slope that the tails decide, "
             + ", ".join(f"t_{nu:g}: {limit:.3f}" for nu, limit in zip(TAILS, limits, strict=True))
             + "; with a larger one H = F/theta_1 rises everywhere and there are none.",
@@ -125,7 +122,7 @@ def theorem3_remainder() -> list[Claim]:
     worst, other = np.max(full, axis=0), np.min(alike, axis=0)
     order = float(np.log(worst[1] / worst[0]) / np.log(gammas[1] / gammas[0]))
     return [
-        ORDER.judge(
+        STATEMENTS["theorem3_remainder.order"].judge(
             below(0.1, worst[0], of="largest |lambda| at gamma = 0.01")
             & between(0.9, 1.1, order, of="order of lambda in gamma"),
             null=float(other[0]),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from joma.core.claim import Claim, Statement, within_error
+from joma.core.claim import Claim, statements, within_error
 from joma.dynamics import block_flow
 from joma.theory.activation import activation
 from joma.theory.attention import ATTENTION_KINDS, Array, Attention
@@ -15,30 +15,19 @@ from joma.theory.block import Block, CrossEntropyGradient, Embeddings, superpose
 SAMPLES, TOKENS, UNITS = 6, 5, 3
 
 
-PER_NODE_LOSS = Statement(
-    "block.per_node_loss",
-    "JoMA App. A.1, Eq. 9 and 2",
-    "The dynamics of Eq. 2 ascends the per-node loss E[sum_k g_k h_k] with g held fixed.",
-)
-IMPLICIT_BIAS = Statement(
-    "block.implicit_bias",
-    "JoMA App. A.4, Eq. 60",
-    "w(t) = w(0) + U_C [v(t) - v(0)] + u_m xi(t): the query's weight is an implicit bias.",
-)
-SUPERPOSITION_SIGN = Statement(
-    "block.superposition_sign",
-    "JoMA App. A.4, pattern superposition",
-    "w = v_1 - xi_1 u_1 + v_2 - xi_2 u_2 matches both patterns.",
-)
-SOFTMAX_LOSS_GRADIENT = Statement(
-    "block.softmax_loss_gradient",
-    "JoMA Sec. 2, gradient backpropagation",
-    "For the softmax loss on the hidden nodes, g_k[i] ~ 1[y_i = k].",
-)
-FOOTNOTE = Statement(
-    "block.footnote",
-    "JoMA Sec. 3.1, footnote 1",
-    "Delta_lm = sum_i g[i] P(l|q=m,i) P(l|q=m) = sum_i g[i] P(l|q=m,l) P(l|q=m).",
+STATEMENTS = statements(
+    {
+        "block.per_node_loss": "JoMA App. A.1, Eq. 9 and 2 | The dynamics of Eq. 2 ascends the per-node "
+        "loss E[sum_k g_k h_k] with g held fixed.",
+        "block.implicit_bias": "JoMA App. A.4, Eq. 60 | w(t) = w(0) + U_C [v(t) - v(0)] + u_m xi(t): the "
+        "query's weight is an implicit bias.",
+        "block.superposition_sign": "JoMA App. A.4, pattern superposition | w = v_1 - xi_1 u_1 + v_2 - xi_2 "
+        "u_2 matches both patterns.",
+        "block.softmax_loss_gradient": "JoMA Sec. 2, gradient backpropagation | For the softmax loss on the "
+        "hidden nodes, g_k[i] ~ 1[y_i = k].",
+        "block.footnote": "JoMA Sec. 3.1, footnote 1 | Delta_lm = sum_i g[i] P(l|q=m,i) P(l|q=m) = sum_i "
+        "g[i] P(l|q=m,l) P(l|q=m).",
+    }
 )
 
 
@@ -72,7 +61,7 @@ def _gradients() -> Claim:
             difference = (4 * fine - coarse) / 3
             slope = float(np.append(d.weights.ravel(), d.logits) @ direction)
             worst = max(worst, abs(slope - difference) / max(1.0, abs(slope)))
-    return PER_NODE_LOSS.judge(
+    return STATEMENTS["block.per_node_loss"].judge(
         within_error(1e-9, worst),
         evidence="finite differences of the loss, 3 attentions x 4 activations, random directions",
     )
@@ -92,7 +81,7 @@ def _implicit_bias() -> Claim:
     )
     v = flow.context_weights
     rebuilt = weights_from_parts(flow.weights[0], v - v[0], flow.bias, block.embeddings)
-    return IMPLICIT_BIAS.judge(
+    return STATEMENTS["block.implicit_bias"].judge(
         within_error(1e-12, float(np.abs(rebuilt - flow.weights).max())),
         evidence="gradient flow under cross-entropy, gelu, against xi integrated on its own",
     )
@@ -114,7 +103,7 @@ def _superposition() -> Claim:
         wanted = templates[m] @ b + bias  # Eq. 60's pre-activation for query m
         errors["right"] = max(errors["right"], abs(right @ f - wanted))
         errors["printed"] = max(errors["printed"], abs(printed @ f - wanted))
-    return SUPERPOSITION_SIGN.correct(
+    return STATEMENTS["block.superposition_sign"].correct(
         "w = U_C v_1 + xi_1 u_1 + U_C v_2 + xi_2 u_2, as Eq. 60 has it.",
         printed_error=errors["printed"],
         error=errors["right"],
@@ -146,7 +135,7 @@ def _backpropagated_gradient() -> Claim:
     # "~" allows a factor: the printed form gets the best one.
     factor = (indicator * truth).sum() / (indicator * indicator).sum()
     scale = np.linalg.norm(truth)
-    return SOFTMAX_LOSS_GRADIENT.correct(
+    return STATEMENTS["block.softmax_loss_gradient"].correct(
         "g_k[i] = 1[y_i = k] - softmax(h[i])_k, as the code of Fig. 2 has it.",
         printed_error=float(np.linalg.norm(factor * indicator - truth) / scale),
         error=float(np.linalg.norm(right - truth) / scale),
@@ -165,7 +154,7 @@ def _footnote() -> Claim:
     given_token = p[:, None] * x / token  # P(i | l, q = m)
     right = (g @ given_token) * token
     scale = np.abs(truth).max()
-    return FOOTNOTE.correct(
+    return STATEMENTS["block.footnote"].correct(
         "Delta_lm = sum_i g[i] P(l|q=m,i) P(i|q=m) = sum_i g[i] P(i|q=m,l) P(l|q=m).",
         printed_error=float(np.abs(printed - truth).max() / scale),
         error=float(np.abs(right - truth).max() / scale),

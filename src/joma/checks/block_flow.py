@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from joma.core.claim import Claim, Statement, above, below, within_error
+from joma.core.claim import Claim, above, below, statements, within_error
 from joma.dynamics.block_salience_flow import integrate_joint, integrate_salience
 from joma.theory import block_salience, salience
 from joma.theory.activation import activation
@@ -20,51 +20,28 @@ from joma.theory.isotropic_laws import Gaussian
 MU = np.array([2.373, 1.56, 0.809])
 
 
-GATE = Statement(
-    "block_flow.gate",
-    "JoMA Eq. 6 ('we simply add back the attention term')",
-    "With exp attention v' = e^z o Delta(v), Delta(u) = E[g phi'(u.x + xi) x] the drift under uniform "
-    "attention (there C (mu - v)).",
-)
-REST = Statement(
-    "block_flow.rest",
-    "JoMA Sec. 4, after Eq. 6",
-    "With attention the critical point v* = mu does not change.",
-)
-TIME = Statement(
-    "block_flow.time",
-    "JoMA Eq. 79, of the block",
-    "From v(0) = 0 the time of ln 1/|1 - u/mu| = L is int_0^L e^{-w}/(1 + w) dL, w = W(kappa u^2).",
-)
-RATIO = Statement(
-    "block_flow.ratio",
-    "JoMA Thm 4, Eq. 7",
-    "Components converge at rates in the ratio exp((mu_j^2 - mu_k^2)/2).",
-)
-LINEAR = Statement(
-    "block_flow.linear",
-    "JoMA Eq. 6 with linear attention, of the block",
-    "With z = sqrt(v^2 + c) and u = v z, u' = sqrt(c^2 + 4 u^2) (mu - u), in closed form; v* z* = mu.",
-)
-SOFTMAX = Statement(
-    "block_flow.softmax",
-    "JoMA Eq. 6 with softmax attention, of the block",
-    "With attention a = n softmax(z) the block rests where v o a = mu.",
-)
-LAW = Statement(
-    "block_bounce.law",
-    "JoMA Fig. 4, of the block",
-    "The rebound of attention entropy follows from mu in closed form, without integration.",
-)
-ALWAYS = Statement(
-    "block_bounce.always",
-    "JoMA Sec. 4, 'the attention dips and bounces back'",
-    "Unless all |mu| are alike the entropy ends rising.",
-)
-FIGURE_4 = Statement(
-    "block_bounce.figure_4",
-    "JoMA Fig. 4",
-    "With the figure's mu attention dips by more than two nats before it bounces back.",
+STATEMENTS = statements(
+    {
+        "block_flow.gate": "JoMA Eq. 6 ('we simply add back the attention term') | With exp attention v' = "
+        "e^z o Delta(v), Delta(u) = E[g phi'(u.x + xi) x] the drift under uniform attention (there C (mu - "
+        "v)).",
+        "block_flow.rest": "JoMA Sec. 4, after Eq. 6 | With attention the critical point v* = mu does not "
+        "change.",
+        "block_flow.time": "JoMA Eq. 79, of the block | From v(0) = 0 the time of ln 1/|1 - u/mu| = L is "
+        "int_0^L e^{-w}/(1 + w) dL, w = W(kappa u^2).",
+        "block_flow.ratio": "JoMA Thm 4, Eq. 7 | Components converge at rates in the ratio exp((mu_j^2 - "
+        "mu_k^2)/2).",
+        "block_flow.linear": "JoMA Eq. 6 with linear attention, of the block | With z = sqrt(v^2 + c) and u "
+        "= v z, u' = sqrt(c^2 + 4 u^2) (mu - u), in closed form; v* z* = mu.",
+        "block_flow.softmax": "JoMA Eq. 6 with softmax attention, of the block | With attention a = n "
+        "softmax(z) the block rests where v o a = mu.",
+        "block_bounce.law": "JoMA Fig. 4, of the block | The rebound of attention entropy follows from mu "
+        "in closed form, without integration.",
+        "block_bounce.always": "JoMA Sec. 4, 'the attention dips and bounces back' | Unless all |mu| are "
+        "alike the entropy ends rising.",
+        "block_bounce.figure_4": "JoMA Fig. 4 | With the figure's mu attention dips by more than two nats "
+        "before it bounces back.",
+    }
 )
 
 
@@ -89,7 +66,7 @@ def _gate() -> Claim:
         x, np.append(v, xi)[None], 0 * z, g[:, None], sample_weights=np.full(500, 1 / 500)
     )
     null = float(np.abs(drift(v[None], np.array([xi]))[0][0] - uniform.weights[0, :4]).max())
-    return GATE.correct(
+    return STATEMENTS["block_flow.gate"].correct(
         "v' = e^z o Delta(v o e^z): the gate reads the attended input, v.b = (v o e^z).x.",
         printed_error=errors[0],
         error=errors[1],
@@ -106,7 +83,7 @@ def _rest() -> Claim:
     drift = planted.mixture.drift()
     flow = integrate_joint(drift, start, [0.0, 600.0], z0=0.5 * start**2, bias=planted.bias)
     frozen = integrate_joint(drift, start, [0.0, 600.0], attention="frozen", bias=planted.bias)
-    return REST.correct(
+    return STATEMENTS["block_flow.rest"].correct(
         "v* e^{z*} = mu: v* = sqrt(W/kappa), z* = W/2, W = W(kappa mu^2), Lambert's function.",
         printed_error=float(np.abs(flow.v[-1, 0] - MU).max()),
         error=float(np.abs(flow.v[-1, 0] - block_salience.rest(MU)[0]).max()),
@@ -130,7 +107,7 @@ def _rates() -> list[Claim]:
     alike = -np.diff(np.log(1 - frozen.v[1:, 0] / pair), axis=0)[0]
     law = block_salience.convergence_rate(pair)
     return [
-        RATIO.correct(
+        STATEMENTS["block_flow.ratio"].correct(
             "At rates (1 + W) e^W: in the ratio ((1 + W_j) e^{W_j})/((1 + W_k) e^{W_k}).",
             printed_error=abs(float(slopes[0] / slopes[1] / salience.asymptotic_ratio(3.0, 2.0)) - 1),
             error=float(np.abs(slopes / law - 1).max()),
@@ -150,7 +127,7 @@ def _time() -> Claim:
         exact = block_salience.solve([size, 0.6 * size], times).log_inverse_delta
         found = integrate_salience([size, 0.6 * size], times).log_inverse_delta
         worst = max(worst, float(np.abs(found / exact - 1).max()))
-    return TIME.judge(
+    return STATEMENTS["block_flow.time"].judge(
         within_error(1e-8, worst),
         evidence="L, relative, by quadrature and by DOP853; sqrt(kappa) mu from 0.06 to 1e6",
     )
@@ -163,13 +140,13 @@ def _other_attentions() -> list[Claim]:
     late = integrate_joint(towards(MU), np.zeros(3), [0.0, 200.0], attention="softmax")
     frozen = integrate_joint(towards(MU), np.zeros(3), [0.0, 200.0], attention="frozen")
     return [
-        LINEAR.judge(
+        STATEMENTS["block_flow.linear"].judge(
             within_error(1e-7, float(np.abs(linear.v[:, 0] - v).max())),
             null=float(np.abs(linear.v[-1, 0] - MU).max()),
             null_description="distance of the weights from the printed rest v* = mu at the end",
             evidence="against the joint flow of (v, z), z(0) = 0.4",
         ),
-        SOFTMAX.judge(
+        STATEMENTS["block_flow.softmax"].judge(
             within_error(1e-5, float(np.abs(late.attended[-1, 0] - MU).max())),
             null=float(np.abs(late.v[-1, 0] - frozen.v[-1, 0]).max()),
             null_description="distance of its weights from those of frozen attention, which rest at mu",
@@ -197,13 +174,13 @@ def block_bounce() -> list[Claim]:
     )
     flow = bounce_of_flow(figure)
     return [
-        LAW.judge(
+        STATEMENTS["block_bounce.law"].judge(
             within_error(0.01, errors[0]),
             evidence=f"relative, against the flow; the {len(deep)} of 16 random mu that rebound by 0.05 nats",
             null=min(errors[1:]),
             null_description="the same beside the flows of other mu, least",
         ),
-        ALWAYS.judge(
+        STATEMENTS["block_bounce.always"].judge(
             above(
                 1e-9,
                 [flow.rebound for _, flow in drawn],
@@ -215,7 +192,7 @@ def block_bounce() -> list[Claim]:
             null=alike,
             null_description="five components alike",
         ),
-        FIGURE_4.correct(
+        STATEMENTS["block_bounce.figure_4"].correct(
             f"The block's dips by {flow.dip:.3f} and rebounds by {flow.rebound:.3f}: the figure is Eq. 6's.",
             printed_error=abs(float(np.log(10) - printed.min()) - flow.dip),
             error=abs(bounce_law(figure).dip - flow.dip),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from joma.core.arguments import Array
-from joma.core.claim import Claim, Statement, above, within_error
+from joma.core.claim import Claim, above, statements, within_error
 from joma.dynamics.block_salience_flow import BlockAttention, integrate_joint
 from joma.theory import block_salience, salience
 from joma.theory.drift import towards
@@ -29,22 +29,16 @@ NODES = 40
 DRAWS = 5
 
 
-INITIAL_VALUES = Statement(
-    "block_rank.initial_values",
-    "JoMA Fig. 6, the fall of the stable rank",
-    "That the stable rank of W falls from its random start is no sign of sparse attention: under "
-    "uniform attention it falls farther.",
-)
-BLOCK_RANK_NODES = Statement(
-    "block_rank.nodes",
-    "JoMA Eq. 6, of the block, K nodes",
-    "From W = 0 each node stays in proportion to its mu_k, the columns growing as one component of "
-    "size |mu_l| does.",
-)
-DROPS_AND_REBOUNDS = Statement(
-    "block_rank.drops_and_rebounds",
-    "JoMA Sec. 4, 'the rank of lower layer matrix W will first drop ... and then bounce back'",
-    "In the block the stable rank of W drops first and then rises again.",
+STATEMENTS = statements(
+    {
+        "block_rank.initial_values": "JoMA Fig. 6, the fall of the stable rank | That the stable rank of W "
+        "falls from its random start is no sign of sparse attention: under uniform attention it falls "
+        "farther.",
+        "block_rank.nodes": "JoMA Eq. 6, of the block, K nodes | From W = 0 each node stays in proportion "
+        "to its mu_k, the columns growing as one component of size |mu_l| does.",
+        "block_rank.drops_and_rebounds": "JoMA Sec. 4, 'the rank of lower layer matrix W will first drop "
+        "... and then bounce back' | In the block the stable rank of W drops first and then rises again.",
+    }
 )
 
 
@@ -86,13 +80,13 @@ def block_rank() -> list[Claim]:
 
     flat = max(float(np.abs(one / one[0] - 1).max()) for one in frozen)
     return [
-        BLOCK_RANK_NODES.judge(
+        STATEMENTS["block_rank.nodes"].judge(
             within_error(1e-8, float(np.abs(apart).max())),
             null=float(np.abs(joint.v[1:] - printed(mu, some[1:])).max()),
             null_description="the distance of Eq. 6's W from the block's joint flow",
             evidence=f"joint flow of {NODES} nodes that share z",
         ),
-        DROPS_AND_REBOUNDS.judge(
+        STATEMENTS["block_rank.drops_and_rebounds"].judge(
             above(
                 0.01,
                 drops("block"),
@@ -123,7 +117,7 @@ def _initial_values() -> Claim:
             falls[attention].append(float(1 - ranks[-1] / ranks[0]))
     attended, uniform = np.array(falls["exp"]), np.array(falls["frozen"])
     fall = "fall under uniform attention"
-    return INITIAL_VALUES.judge(
+    return STATEMENTS["block_rank.initial_values"].judge(
         above(0, uniform, of=fall, across="in every draw")
         & above(attended, uniform, of=fall, than="that with exp attention", across="in every draw"),
         null=float(attended.max()),

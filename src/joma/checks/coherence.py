@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joma.core.claim import Claim, Statement, at_least, at_most, below, between, within_error
+from joma.core.claim import Claim, Statement, at_least, at_most, below, between, statements, within_error
 from joma.dynamics import block_flow
 from joma.theory.activation import activation
 from joma.theory.attention import Array, Attention, AttentionKind
@@ -33,43 +33,24 @@ TOKENS, NODES, SAMPLES = 8, 2, 20
 WHERE = "JoMA Sec. 7 (Thm 1 'will have additional epsilon-related terms')"
 
 
-BOUND_SHARP = Statement(
-    "coherence.bound_sharp",
-    WHERE,
-    "The bound cannot be improved without knowing how v follows a: it is attained.",
-)
-ORDER = Statement("coherence.order", WHERE, "The invariants drift at first order in the coherence epsilon.")
-SECOND_ORDER = Statement(
-    "coherence.second_order",
-    WHERE,
-    "With the first-order term put in (a line integral of v alone), what is left is of second order.",
-)
-TYPICAL = Statement(
-    "coherence.typical",
-    WHERE,
-    "For random embeddings the drift is of size |v_l||v| / (2 sqrt d), with no ln M.",
-)
-DIMENSION = Statement(
-    "coherence.dimension",
-    "JoMA Sec. 7",
-    "For M embeddings to have |u.u'| <= epsilon only d <= 8 epsilon^-2 log M is needed.",
-)
-DIMENSION_SHARP = Statement(
-    "coherence.dimension_sharp",
-    "JoMA Sec. 7, sharpened",
-    "Random unit vectors need half of that: about 4 epsilon^-2 log M, by the exact law of the cosine "
-    "and the union bound.",
-)
-RANDOM = Statement(
-    "coherence.random",
-    "JoMA Sec. 7",
-    "The coherence of random embeddings has the median that the law of the cosine says, near sqrt(4 "
-    "ln M / d).",
-)
-WELCH = Statement(
-    "coherence.welch",
-    "Welch bound",
-    "No embeddings are less coherent than sqrt((M-d)/(d(M-1))); the simplex attains it.",
+STATEMENTS = statements(
+    {
+        "coherence.bound_sharp": f"{WHERE} | The bound cannot be improved without knowing how v follows a: "
+        "it is attained.",
+        "coherence.order": f"{WHERE} | The invariants drift at first order in the coherence epsilon.",
+        "coherence.second_order": f"{WHERE} | With the first-order term put in (a line integral of v "
+        "alone), what is left is of second order.",
+        "coherence.typical": f"{WHERE} | For random embeddings the drift is of size |v_l||v| / (2 sqrt d), "
+        "with no ln M.",
+        "coherence.dimension": "JoMA Sec. 7 | For M embeddings to have |u.u'| <= epsilon only d <= 8 "
+        "epsilon^-2 log M is needed.",
+        "coherence.dimension_sharp": "JoMA Sec. 7, sharpened | Random unit vectors need half of that: about "
+        "4 epsilon^-2 log M, by the exact law of the cosine and the union bound.",
+        "coherence.random": "JoMA Sec. 7 | The coherence of random embeddings has the median that the law "
+        "of the cosine says, near sqrt(4 ln M / d).",
+        "coherence.welch": "Welch bound | No embeddings are less coherent than sqrt((M-d)/(d(M-1))); the "
+        "simplex attains it.",
+    }
 )
 
 
@@ -203,17 +184,17 @@ def _order() -> list[Claim]:
     response = _response_error()
     listed = ", ".join(f"{value:.3g}" for value in epsilons)
     return [
-        ORDER.judge(
+        STATEMENTS["coherence.order"].judge(
             between(0.9, 1.1, slope(drifts), of="log-log slope in epsilon"),
             evidence=f"Exp attention, epsilon = {listed}: drift "
             + ", ".join(f"{d:.3g}" for d in drifts)
             + ".",
         ),
-        SECOND_ORDER.judge(
+        STATEMENTS["coherence.second_order"].judge(
             between(1.9, 2.1, slope(rests), of="log-log slope in epsilon"),
             evidence="The same runs: left over " + ", ".join(f"{rest:.3g}" for rest in rests) + ".",
         ),
-        TYPICAL.judge(
+        STATEMENTS["coherence.typical"].judge(
             within_error(
                 0.02, response, of="error with the cosines put in one by one, each with its variance 1/d,"
             )
@@ -241,7 +222,7 @@ def _sharp_bound() -> Claim:
     epsilon, v, a = 0.3, np.ones((50, 2, TOKENS)), np.linspace(0, 1, 50)[:, None, None] * np.ones((2, TOKENS))
     gram = np.full((TOKENS, TOKENS), epsilon) + (1 - epsilon) * np.eye(TOKENS)
     share = np.abs(path_drift(gram, v, a)[-1]) / drift_bound(epsilon, v[-1], a[-1])
-    return BOUND_SHARP.judge(
+    return STATEMENTS["coherence.bound_sharp"].judge(
         within_error(1e-12, _largest(share - 1)),
         evidence="equal cosines, v constant; distance of the drift from the bound, relative",
     )
@@ -278,14 +259,14 @@ def _dimensions() -> list[Claim]:
     sizes = ((6, 3), (7, 4), (10, 3), (16, 6))
     rooms = [min(_least_coherence(*size, seed=s) for s in range(3)) - welch_bound(*size) for size in sizes]
     return [
-        DIMENSION.judge(
+        STATEMENTS["coherence.dimension"].judge(
             at_most(epsilon, at_printed, of=f"coherence at d = {printed:.0f}", across="in every set"),
             null=float(worst(least // 2, 10).min()),
             null_description=f"least coherence at half of what random vectors need, d = {least // 2}",
             evidence=f"Worst of {seeds} sets of {tokens} random unit vectors. True, and loose by a factor 2; "
             f"the Johnson-Lindenstrauss lemma, which the paper thanks for it, asks for more, {lemma:.0f}.",
         ),
-        DIMENSION_SHARP.judge(
+        STATEMENTS["coherence.dimension_sharp"].judge(
             at_least(
                 half,
                 kept,
@@ -298,12 +279,12 @@ def _dimensions() -> list[Claim]:
             null_description="the same in nine tenths of the dimensions",
             evidence=f"M = {tokens}, epsilon = {epsilon}: d = {least}, printed {printed:.0f}; {seeds} sets.",
         ),
-        RANDOM.judge(
+        STATEMENTS["coherence.random"].judge(
             within_error(0.075, abs(lower - 0.5)),
             evidence="Share of 400 sets of 100 vectors in 50 dimensions below the predicted median "
             f"{median:.4f}: {lower:.3f}; three standard errors are 0.075.",
         ),
-        WELCH.judge(
+        STATEMENTS["coherence.welch"].judge(
             at_least(-1e-12, rooms, of="least coherence less the bound")
             & within_error(
                 1e-12,

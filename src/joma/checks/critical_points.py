@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
-from joma.core.claim import Claim, Statement, above, at_least, equal, within_error
+from joma.core.claim import Claim, Statement, above, at_least, equal, statements, within_error
 from joma.core.errors import InputError
 from joma.theory.critical_points import (
     CriticalPoint,
@@ -25,60 +25,31 @@ from joma.theory.isotropic_laws import Gaussian, IsotropicLaw, LaplaceMarginal, 
 Array = NDArray[np.float64]
 
 
-GAUSSIAN_RUNS_AWAY = Statement(
-    "lemma4.gaussian_runs_away",
-    "JoMA Lemma 4",
-    "With Gaussian data (v, xi) grows linearly for ever instead of reaching a critical point.",
+STATEMENTS = statements(
+    {
+        "lemma4.gaussian_runs_away": "JoMA Lemma 4 | With Gaussian data (v, xi) grows linearly for ever "
+        "instead of reaching a critical point.",
+        "lemma4.necessary": "JoMA Lemma 4, Eq. 54 | At a critical point sum_j a_j F(r_j) = 0 (with "
+        "distances rho_j).",
+        "lemma4.sufficient": "JoMA Lemma 4, Eq. 56 | F(r_+)/F(r_-) = theta_1(r_+)/theta_1(r_-) = a_-/a_+ is "
+        "necessary and sufficient.",
+        "lemma4.balance": "JoMA Lemma 4, Eq. 51-53 | |v| v.v' = sum_j a_j F(r_j) - |v| xi xi'.",
+        "lemma4.none_for_log_concave": "JoMA Lemma 4 and Eq. 57-59 (existence) | For strictly log-concave "
+        "laws H = F/theta_1 rises, and there is no critical point mu != 0 of the joint flow of v and xi.",
+        "lemma4.laplace_boundary": "JoMA Eq. 58 | The Laplace marginal is the boundary: theta_2(0) p_n(0) = "
+        "1/4 and H = 1 on rho <= 0, where every point is critical for its own ratio.",
+        "lemma4.ratio_range": "JoMA Eq. 59 | Every ratio a_-/a_+ in S lies in (1/2, 1) or (1, 2).",
+        "theorem3.matrix": "JoMA Thm 3, Eq. 72-74 | C(mu) with beta_2 = a_+ |xbar_+|/|mu|^4 (xi theta_1' - "
+        "2 theta_1).",
+        "theorem3.sign": "JoMA Thm 3, Eq. 5 against Eq. 72-74 | s_mu stands both before the braces (Eq. 5) "
+        "and in beta_1, beta_2 (Eq. 73-74).",
+        "theorem3.eigenvalue_along": "JoMA Thm 3 and A.4 (xi* < 0) | With Eq. 73-74 the eigenvalue along mu "
+        "is (a_+ X/l^2)(xi theta_1' - theta_1): negative whenever xi <= 0, so that mu would never be stable.",
+        "theorem3.stability": "JoMA Thm 3 | C is positive definite, and mu stable at fixed xi, if and only "
+        "if s = +1, rho_- != 0 and a_- p(rho_-) > a_+ p(rho_+).",
+        "theorem3.ray": "JoMA Thm 3 | In the joint flow a critical point is a ray: J (mu, xi) = 0.",
+    }
 )
-NECESSARY = Statement(
-    "lemma4.necessary",
-    "JoMA Lemma 4, Eq. 54",
-    "At a critical point sum_j a_j F(r_j) = 0 (with distances rho_j).",
-)
-SUFFICIENT = Statement(
-    "lemma4.sufficient",
-    "JoMA Lemma 4, Eq. 56",
-    "F(r_+)/F(r_-) = theta_1(r_+)/theta_1(r_-) = a_-/a_+ is necessary and sufficient.",
-)
-BALANCE = Statement("lemma4.balance", "JoMA Lemma 4, Eq. 51-53", "|v| v.v' = sum_j a_j F(r_j) - |v| xi xi'.")
-NONE_FOR_LOG_CONCAVE = Statement(
-    "lemma4.none_for_log_concave",
-    "JoMA Lemma 4 and Eq. 57-59 (existence)",
-    "For strictly log-concave laws H = F/theta_1 rises, and there is no critical point mu != 0 of the "
-    "joint flow of v and xi.",
-)
-LAPLACE_BOUNDARY = Statement(
-    "lemma4.laplace_boundary",
-    "JoMA Eq. 58",
-    "The Laplace marginal is the boundary: theta_2(0) p_n(0) = 1/4 and H = 1 on rho <= 0, where every "
-    "point is critical for its own ratio.",
-)
-RATIO_RANGE = Statement(
-    "lemma4.ratio_range", "JoMA Eq. 59", "Every ratio a_-/a_+ in S lies in (1/2, 1) or (1, 2)."
-)
-MATRIX = Statement(
-    "theorem3.matrix",
-    "JoMA Thm 3, Eq. 72-74",
-    "C(mu) with beta_2 = a_+ |xbar_+|/|mu|^4 (xi theta_1' - 2 theta_1).",
-)
-SIGN = Statement(
-    "theorem3.sign",
-    "JoMA Thm 3, Eq. 5 against Eq. 72-74",
-    "s_mu stands both before the braces (Eq. 5) and in beta_1, beta_2 (Eq. 73-74).",
-)
-EIGENVALUE_ALONG = Statement(
-    "theorem3.eigenvalue_along",
-    "JoMA Thm 3 and A.4 (xi* < 0)",
-    "With Eq. 73-74 the eigenvalue along mu is (a_+ X/l^2)(xi theta_1' - theta_1): negative whenever "
-    "xi <= 0, so that mu would never be stable.",
-)
-STABILITY = Statement(
-    "theorem3.stability",
-    "JoMA Thm 3",
-    "C is positive definite, and mu stable at fixed xi, if and only if s = +1, rho_- != 0 and a_- "
-    "p(rho_-) > a_+ p(rho_+).",
-)
-RAY = Statement("theorem3.ray", "JoMA Thm 3", "In the joint flow a critical point is a ray: J (mu, xi) = 0.")
 
 
 def _flow(law: IsotropicLaw, state: Array, centre: Array, a_plus: float, a_minus: float) -> Array:
@@ -133,11 +104,11 @@ def lemma4() -> list[Claim]:
     found = [len(find_critical_points(law, 1.0).points) for law in sufficient]
     outside = max(max(ratio - 2.0, 0.5 - ratio, 0.0) for ratio in ratios)
     return [
-        NECESSARY.judge(
+        STATEMENTS["lemma4.necessary"].judge(
             within_error(1e-10, max(at_rest, residual)),
             evidence="three critical points of t_3 and t_1.5: v' and xi' vanish and F_+/F_- = a_-/a_+",
         ),
-        SUFFICIENT.correct(
+        STATEMENTS["lemma4.sufficient"].correct(
             "Also needed: v parallel to xbar_+ - xbar_-, so that |rho_+ - rho_-| = |xbar_+ - xbar_-|; "
             "critical points exist for special a_-/a_+ only, and come as rays.",
             printed_error=oblique,
@@ -145,14 +116,14 @@ def lemma4() -> list[Claim]:
             tolerance=1e-10,
             evidence="largest of |v'|, |xi'| where Eq. 56 holds, v aligned with the centres or not",
         ),
-        BALANCE.correct(
+        STATEMENTS["lemma4.balance"].correct(
             "v.v' + xi xi' = |v| sum_j a_j F(rho_j).",
             printed_error=balance_printed,
             error=balance,
             tolerance=1e-12,
             evidence="Gaussian, |v| = 2",
         ),
-        NONE_FOR_LOG_CONCAVE.judge(
+        STATEMENTS["lemma4.none_for_log_concave"].judge(
             above(0, [s.least_rise for s in searches], of="rise of ln H over any distance")
             & equal(
                 0,
@@ -166,7 +137,9 @@ def lemma4() -> list[Claim]:
             evidence="Gaussian and uniform ball n = 2, 3, 10; centres .3, 1, 4 apart; rho from -40 to 10",
         ),
         _divergence(),
-        LAPLACE_BOUNDARY.judge(within_error(1e-13, laplace), evidence="rho from -40 to 0"),
+        STATEMENTS["lemma4.laplace_boundary"].judge(
+            within_error(1e-13, laplace), evidence="rho from -40 to 0"
+        ),
         Statement(
             "lemma4.equation_58",
             "JoMA Eq. 58",
@@ -179,7 +152,7 @@ def lemma4() -> list[Claim]:
             null_description="laws that do not fulfil it: Gaussian, uniform balls",
             evidence="t_1.2, t_1.5, t_1.8; products " + ", ".join(f"{p:.3f}" for p in products),
         ),
-        RATIO_RANGE.correct(
+        STATEMENTS["lemma4.ratio_range"].correct(
             "Not for S as defined: only with y restricted to [1/2, 1), where it is trivial; t_3 has "
             "ratios " + ", ".join(f"{ratio:.4g}" for ratio in ratios[:2]) + ".",
             printed_error=outside,
@@ -217,7 +190,7 @@ def _divergence() -> Claim:
         norm = np.linalg.norm(path.y, axis=0)
         sizes.append(float(norm[-1]))
         worst = max(worst, abs(float((norm[2] - norm[1]) / (norm[1] - norm[0])) / 2 - 1))
-    return GAUSSIAN_RUNS_AWAY.judge(
+    return STATEMENTS["lemma4.gaussian_runs_away"].judge(
         within_error(1e-5, worst),
         evidence="a_-/a_+ = .8, 1.5, 3; |(v, xi)| at t = 400: "
         + ", ".join(f"{s:.0f}" for s in sizes)
@@ -286,7 +259,7 @@ def theorem3() -> list[Claim]:
         bare = min(bare, float(np.abs(jacobian @ [1.0, 0.0, 0.0]).max()))
     how = "central differences of the flow at |mu| = 1; Gaussian, t_3, t_1.5, ball; n = 2, 3, 5"
     return [
-        MATRIX.correct(
+        STATEMENTS["theorem3.matrix"].correct(
             "beta_2 = -(1/l^2)[beta_1 + s (rho_-^2/l)(a_+ p(rho_+) - a_- p(rho_-))], l = |mu|, and "
             "beta_1 = a_+ |xbar_+| theta_1(rho_+)/l.",
             printed_error=printed,
@@ -294,21 +267,21 @@ def theorem3() -> list[Claim]:
             tolerance=1e-6,
             evidence=how,
         ),
-        SIGN.correct(
+        STATEMENTS["theorem3.sign"].correct(
             "It counts once: C = s (beta_1 I + beta_2 mu mu'), beta_1 > 0.",
             printed_error=twice,
             error=right,
             tolerance=1e-6,
             evidence="s = -1, the corrected matrix with s counted twice",
         ),
-        EIGENVALUE_ALONG.correct(
+        STATEMENTS["theorem3.eigenvalue_along"].correct(
             "It is (rho_-^2/l)(a_- p(rho_-) - a_+ p(rho_+)).",
             printed_error=along_printed,
             error=along,
             tolerance=1e-6,
             evidence=how,
         ),
-        STABILITY.judge(
+        STATEMENTS["theorem3.stability"].judge(
             equal(
                 0,
                 wrong_signs,
@@ -318,7 +291,7 @@ def theorem3() -> list[Claim]:
             null_description="wrong cases of s = +1 alone",
             evidence=how,
         ),
-        RAY.judge(
+        STATEMENTS["theorem3.ray"].judge(
             within_error(1e-8, neutral), null=bare, null_description="J (mu, 0)", evidence="t_3 and t_1.5"
         ),
     ]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.integrate import quad
 
-from joma.core.claim import Claim, Statement, at_most, below, equal, within_error
+from joma.core.claim import Claim, Statement, at_most, below, equal, statements, within_error
 from joma.theory import feature_graph as graph
 
 Array = NDArray[np.float64]
@@ -17,46 +17,27 @@ ROUNDING = 1e-10
 """acos loses up to half the digits next to 1; everything else here is exact to rounding."""
 
 
-THEOREM1 = Statement(
-    "cdag.theorem1",
-    SOURCE,
-    "corr(z_alpha, s) > 0, corr(z_beta, f_k) > 0, |corr(z_alpha, z_beta)| > 0 give corr(z_beta, g_jk) > 0.",
+STATEMENTS = statements(
+    {
+        "cdag.theorem1": f"{SOURCE} | corr(z_alpha, s) > 0, corr(z_beta, f_k) > 0, |corr(z_alpha, z_beta)| "
+        "> 0 give corr(z_beta, g_jk) > 0.",
+        "cdag.sharp": f"{SOURCE} | The corrected condition and its bound cannot be improved: planar signals "
+        "attain them.",
+        "cdag.coin": f"{SOURCE} | Among random signals that meet the hypotheses, the conclusion fails at "
+        "the rate E[theta | theta < pi/2] / pi: 1/4 for two samples, 1/pi for three, towards 1/2 for many.",
+        "cdag.weaker": f"{SOURCE} | |corr(z_beta, s)| > sqrt(1 - C2^2) is enough, without any label.",
+        "cdag.normalisation": "CDAG Sec. 1.1 | corr is the inner product over the data, and large "
+        "thresholds C1, C2, C3 suffice.",
+        "cdag.recursion": "CDAG Sec. 1.2 | corr(z_beta, f_k) and corr(z_beta, g_k) large make corr(z_beta, "
+        "sigma'_k g_k) large.",
+        "cdag.depth": "CDAG Sec. 1.2 | The recursion could continue. By the bound, sin^2 a' = sin^2(a + b) "
+        "+ sin^2 c, it does, and ends before 90/x levels at an angle of x degrees for each of a, b, c.",
+        "cdag.equation2": "CDAG Eq. 2 | w_j' is the sum over z = 1, 0 of sigma'(w . x) E[g | z] P[z] x, "
+        "exactly if z gives x. It breaks where x spreads around its class means, as the draft's own note "
+        "would have it.",
+        "cdag.equation3": "CDAG Eq. 3 | E[g | z = 1] is about 1 and E[g | z = 0] about -1.",
+    }
 )
-SHARP = Statement(
-    "cdag.sharp",
-    SOURCE,
-    "The corrected condition and its bound cannot be improved: planar signals attain them.",
-)
-COIN = Statement(
-    "cdag.coin",
-    SOURCE,
-    "Among random signals that meet the hypotheses, the conclusion fails at the rate E[theta | theta "
-    "< pi/2] / pi: 1/4 for two samples, 1/pi for three, towards 1/2 for many.",
-)
-WEAKER = Statement("cdag.weaker", SOURCE, "|corr(z_beta, s)| > sqrt(1 - C2^2) is enough, without any label.")
-NORMALISATION = Statement(
-    "cdag.normalisation",
-    "CDAG Sec. 1.1",
-    "corr is the inner product over the data, and large thresholds C1, C2, C3 suffice.",
-)
-RECURSION = Statement(
-    "cdag.recursion",
-    "CDAG Sec. 1.2",
-    "corr(z_beta, f_k) and corr(z_beta, g_k) large make corr(z_beta, sigma'_k g_k) large.",
-)
-DEPTH = Statement(
-    "cdag.depth",
-    "CDAG Sec. 1.2",
-    "The recursion could continue. By the bound, sin^2 a' = sin^2(a + b) + sin^2 c, it does, and ends "
-    "before 90/x levels at an angle of x degrees for each of a, b, c.",
-)
-EQUATION2 = Statement(
-    "cdag.equation2",
-    "CDAG Eq. 2",
-    "w_j' is the sum over z = 1, 0 of sigma'(w . x) E[g | z] P[z] x, exactly if z gives x. It breaks "
-    "where x spreads around its class means, as the draft's own note would have it.",
-)
-EQUATION3 = Statement("cdag.equation3", "CDAG Eq. 3", "E[g | z = 1] is about 1 and E[g | z = 0] about -1.")
 
 
 def _directions(random: np.random.Generator, count: int, samples: int) -> Array:
@@ -140,7 +121,7 @@ def theorem() -> list[Claim]:
     scaled_hypotheses = min(float(value) for value in scaled.hypotheses(normalised=False))
     cosines = [float(value) for value in scaled.hypotheses()]
     return [
-        THEOREM1.correct(
+        STATEMENTS["cdag.theorem1"].correct(
             "For unit signals it holds if and only if acos C1 + acos C2 + acos C3 < pi/2; then "
             "corr(z_beta, g_jk) >= cos(a + b) cos(a + b + c).",
             printed_error=max(0.0, -printed),
@@ -150,7 +131,7 @@ def theorem() -> list[Claim]:
             f"conclusion {printed:.4f}; random signals over 2, 3, 50 samples fall short of the bound by at "
             f"most {max(0.0, -min(gap)):.1e}",
         ),
-        SHARP.judge(
+        STATEMENTS["cdag.sharp"].judge(
             within_error(ROUNDING, attained, of="distance from the bound")
             & equal(
                 0,
@@ -159,7 +140,7 @@ def theorem() -> list[Claim]:
             ),
             evidence="five choices of (C1, C2, C3), two inside the condition, three outside",
         ),
-        COIN.judge(
+        STATEMENTS["cdag.coin"].judge(
             within_error(4, errors, of="error for random signals", unit="standard errors")
             & within_error(1e-9, exact, of="error for the integral"),
             evidence="; ".join(
@@ -167,7 +148,7 @@ def theorem() -> list[Claim]:
                 for n, rate, law in zip(sizes, rates, expected, strict=True)
             ),
         ),
-        WEAKER.judge(
+        STATEMENTS["cdag.weaker"].judge(
             within_error(
                 ROUNDING,
                 max(off, -min(below)),
@@ -175,7 +156,7 @@ def theorem() -> list[Claim]:
             ),
             evidence="random signals over 2, 3, 50 samples that meet it: shortfall below cos(t) cos(t + c)",
         ),
-        NORMALISATION.correct(
+        STATEMENTS["cdag.normalisation"].correct(
             "Only cosines can be compared with thresholds: they do not change with the signals' scale.",
             printed_error=max(0.0, -float(scaled.conclusion(normalised=False))),
             error=max(abs(a - b) for a, b in zip(cosines, hypotheses, strict=True)),
@@ -252,7 +233,7 @@ def recursion() -> list[Claim]:
     }
     share = max(depth * angle / 90 for angle, depth in depths.items())
     return [
-        RECURSION.correct(
+        STATEMENTS["cdag.recursion"].correct(
             "For ReLU: cos(z_beta, sigma'_k g_k) >= sqrt(C^2 + C2^2 - 1), C and C2 the two cosines, if "
             "C^2 + C2^2 > 1; attained.",
             printed_error=max(0.0, -after),
@@ -262,7 +243,7 @@ def recursion() -> list[Claim]:
             f"then {after:.1f}; {tested} random ReLU features that meet the condition fall short by at most "
             f"{max(0.0, short):.1e}",
         ),
-        DEPTH.judge(
+        STATEMENTS["cdag.depth"].judge(
             below(1, share, of="number of levels in units of 90/x", across="at every x")
             & equal(0, depths[31], of="number of levels at 31 degrees")
             & at_most(0, np.diff(list(depths.values())), of="growth of that number with x"),
@@ -296,13 +277,13 @@ def two_values() -> list[Claim]:
         return float(np.linalg.norm(law - truth) / np.linalg.norm(truth))
 
     return [
-        EQUATION2.judge(
+        STATEMENTS["cdag.equation2"].judge(
             within_error(ROUNDING, relative_gated(exact_inputs)),
             null=relative_gated(spread_inputs),
             null_description="inputs that spread around the two points, class means in the formula",
             evidence=f"{samples} samples in {width} dimensions, softplus, logistic gradient: relative errors",
         ),
-        EQUATION3.correct(
+        STATEMENTS["cdag.equation3"].correct(
             "E[g | z] as it is: for a logistic loss 1 - p and -p, which fall as the node learns.",
             printed_error=relative(exact_inputs, ideal=True),
             error=relative(exact_inputs),

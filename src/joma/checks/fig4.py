@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from scipy.special import entr
 
-from joma.core.claim import Claim, Statement, above, below
+from joma.core.claim import Claim, above, below, statements
 from joma.dynamics.salience_flow import (
     acting_attention,
     attention_entropy,
@@ -22,13 +22,14 @@ from joma.theory.salience import (
 FIGURE_MU = np.linspace(1.25, 3.7, 10)
 
 
-DIP_AND_REBOUND = Statement(
-    "fig4.dip_and_rebound", "JoMA Fig. 4", "Along Eq. 6 the attention's entropy drops, then rebounds."
+STATEMENTS = statements(
+    {
+        "fig4.dip_and_rebound": "JoMA Fig. 4 | Along Eq. 6 the attention's entropy drops, then rebounds.",
+        "fig4.caption_entropy": "JoMA Fig. 4, caption | The entropy of the attention is "
+        "entropy(softmax(v^2)).",
+        "fig4.script": "JoMA Fig. 4 | The figure shows Eq. 6.",
+    }
 )
-CAPTION_ENTROPY = Statement(
-    "fig4.caption_entropy", "JoMA Fig. 4, caption", "The entropy of the attention is entropy(softmax(v^2))."
-)
-SCRIPT = Statement("fig4.script", "JoMA Fig. 4", "The figure shows Eq. 6.")
 
 
 def fig4() -> list[Claim]:
@@ -54,7 +55,7 @@ def fig4() -> list[Claim]:
         told = elapsed_time(FIGURE_MU, -np.log1p(-script / FIGURE_MU), v0=0.05, kappa=kappa)
         spreads.append(float((np.ptp(told, axis=1) / told.mean(axis=1)).max()))
     return [
-        DIP_AND_REBOUND.judge(
+        STATEMENTS["fig4.dip_and_rebound"].judge(
             above(0.2, rises[0], of="rebound", unit="nats")
             & above(0.5, drops[0], of="drop", unit="nats")
             & below(1e-9, rises[1], of="rebound without attention", unit="nats")
@@ -62,14 +63,14 @@ def fig4() -> list[Claim]:
             null=rises[1],
             null_description="attention removed: v' = mu - v",
         ),
-        CAPTION_ENTROPY.correct(
+        STATEMENTS["fig4.caption_entropy"].correct(
             "The attention of Eq. 6 is exp(v^2/2): entropy(softmax(v^2/2)).",
             printed_error=caption[1],
             error=caption[0],
             tolerance=0.01,
             evidence="against the attention read off the course as v'/(mu - v), nats",
         ),
-        SCRIPT.correct(
+        STATEMENTS["fig4.script"].correct(
             "The authors' script iterates w += eta (mu - w) softmax(w^2/3): Eq. 6 with kappa = 2/3, on "
             "another clock.",
             printed_error=spreads[1],

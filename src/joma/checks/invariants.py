@@ -16,38 +16,26 @@ from joma.checks._block_examples import (
     wave_flow,
 )
 from joma.checks._softmax_invariants import theorem1_softmax
-from joma.core.claim import Claim, Statement, between, equal, within_error
+from joma.core.claim import Claim, Statement, between, equal, statements, within_error
 from joma.dynamics import block_flow
 from joma.theory import invariants
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.block import Block, Embeddings
 
-NO_RESIDUAL = Statement(
-    "theorem1.no_residual",
-    "JoMA App. A.2",
-    "The invariants need only U_C' u_q = 0: they hold without the residual as well.",
-)
-QUERY_OVERLAP = Statement(
-    "theorem1.query_overlap",
-    "JoMA App. A.2, Eq. 11",
-    "U_C' u_m = 0 is needed: if the query is contextual token q, then z_q = 1/2 sum v_kq^2 - sum_k "
-    "int v_kq xi_k' dt + c, and the other tokens keep their invariants.",
-)
-DESCENT_ORDER = Statement(
-    "theorem1.descent_order",
-    "JoMA Thm 1",
-    "The drift under discrete SGD, at equal training time, is of first order in the step.",
-)
-LINEAR_ZERO = Statement(
-    "theorem1.linear_zero",
-    "JoMA Thm 1",
-    "Linear attention, zero initialisation: c = 0 (true, and empty: nothing ever moves).",
-)
-LINEAR_SOLUTION = Statement(
-    "theorem1.linear_solution",
-    "JoMA Thm 1, K = 1",
-    "Linear attention from v(0) = 0: v = z_0 sqrt(eta_w/eta_z) sinh(omega t), z = z_0 cosh(omega t), "
-    "omega = Delta sqrt(eta_w eta_z)/T.",
+STATEMENTS = statements(
+    {
+        "theorem1.no_residual": "JoMA App. A.2 | The invariants need only U_C' u_q = 0: they hold without "
+        "the residual as well.",
+        "theorem1.query_overlap": "JoMA App. A.2, Eq. 11 | U_C' u_m = 0 is needed: if the query is "
+        "contextual token q, then z_q = 1/2 sum v_kq^2 - sum_k int v_kq xi_k' dt + c, and the other tokens "
+        "keep their invariants.",
+        "theorem1.descent_order": "JoMA Thm 1 | The drift under discrete SGD, at equal training time, is of "
+        "first order in the step.",
+        "theorem1.linear_zero": "JoMA Thm 1 | Linear attention, zero initialisation: c = 0 (true, and "
+        "empty: nothing ever moves).",
+        "theorem1.linear_solution": "JoMA Thm 1, K = 1 | Linear attention from v(0) = 0: v = z_0 "
+        "sqrt(eta_w/eta_z) sinh(omega t), z = z_0 cosh(omega t), omega = Delta sqrt(eta_w eta_z)/T.",
+    }
 )
 
 
@@ -94,7 +82,7 @@ def _no_residual() -> Claim:
     drifts = [
         relative_drift(*wave_flow(kind, embeddings=embeddings)[:2]) for kind in ("linear", "exp", "softmax")
     ]
-    return NO_RESIDUAL.judge(
+    return STATEMENTS["theorem1.no_residual"].judge(
         within_error(1e-9, max(drifts)),
         evidence="all three attentions with u_q = 0 (softmax: the integral identity)",
     )
@@ -133,7 +121,7 @@ def _query_overlap() -> Claim:
     drift = value[-1] - value[0]
     right = drift.copy()
     right[..., q] += missing
-    return QUERY_OVERLAP.judge(
+    return STATEMENTS["theorem1.query_overlap"].judge(
         within_error(1e-9, float(np.abs(right).max())),
         null=float(np.abs(drift).max()),
         null_description="drift of the invariants without the integral",
@@ -156,12 +144,12 @@ def _zero_start() -> list[Claim]:
     stuck = block_flow.solve(block, x, g, weights=still, logits=np.zeros(TOKENS), times=TIMES)
     motion = max(np.abs(stuck.context_weights).max(), np.abs(stuck.logits).max())
     return [
-        LINEAR_ZERO.judge(
+        STATEMENTS["theorem1.linear_zero"].judge(
             equal(0, motion, of="largest |z|, |v| along the flow"),
             null=float(np.abs(flow.logits - z0).max()),
             null_description="the same flow from z(0) != 0: how far z moves",
         ),
-        LINEAR_SOLUTION.judge(
+        STATEMENTS["theorem1.linear_solution"].judge(
             within_error(1e-9, float(error)), evidence="closed form against the flow, unequal rates, T = 1.3"
         ),
     ]
@@ -212,7 +200,7 @@ def _first_order() -> Claim:
         drifts.append(np.abs(value[-1] - value[0]).max())
     orders = np.log2(np.divide(drifts[:-1], drifts[1:]))
     order = float(orders[np.abs(orders - 1).argmax()])
-    return DESCENT_ORDER.judge(
+    return STATEMENTS["theorem1.descent_order"].judge(
         between(0.9, 1.1, order, of="order"),
         evidence="exp attention, steps of 0.04, 0.02, 0.01: the order farther from 1 of the two halvings",
     )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import special
 from scipy.stats import qmc
 
-from joma.core.claim import Claim, Statement, within_error
+from joma.core.claim import Claim, statements, within_error
 from joma.theory.isotropic import (
     RELU,
     Gate,
@@ -39,40 +39,26 @@ LEAKY = HomogeneousGate(0.1, 1.0)
 LAWS: tuple[IsotropicLaw, ...] = (Gaussian(), UniformBall(3), MultivariateT(3), LaplaceMarginal())
 
 
-EXPECTATION = Statement(
-    "lemma1.expectation",
-    "JoMA Lemma 1, Eq. 23 and 31-41",
-    "E[psi] = theta_1(r)/|v| and E[x psi] = theta_1(r)/|v| xbar + theta_2(r)/|v|^3 RR'v.",
+STATEMENTS = statements(
+    {
+        "lemma1.expectation": "JoMA Lemma 1, Eq. 23 and 31-41 | E[psi] = theta_1(r)/|v| and E[x psi] = "
+        "theta_1(r)/|v| xbar + theta_2(r)/|v|^3 RR'v.",
+        "lemma1.always_open": "JoMA Lemma 1 and the remark to Lemma 2 (theta_1 = 1, theta_2 = 0) | With psi "
+        "= 1, E[x psi] is theta_1/|v| xbar.",
+        "lemma1.independent_of_v": "JoMA Lemma 1 | theta_1 and theta_2 depend only on psi and the law, but "
+        "not on v.",
+        "lemma1.marginal": "JoMA Eq. 33-36 | The marginal p_n follows from the radial density by Eq. 35, "
+        "and Eq. 36 is Eq. 35.",
+        "lemma2.flow": "JoMA Lemma 2, Eq. 42-43 and 50 | v' = 1/|v| sum a_j theta_1(r_j) xbar_j + 1/|v|^3 "
+        "sum a_j theta_2(r_j) v.",
+        "lemma3.derivative": "JoMA Lemma 3, Eq. 48 | F' = theta_1, with rho the distance.",
+        "lemma3.split": "JoMA Lemma 3, Eq. 49 | theta_2(rho) = F(rho) - rho theta_1(rho).",
+        "lemma3.activation": "JoMA Lemma 3 | F is the expected activation: E[phi(v.x + xi)] = |v| F(rho).",
+        "lemma5.derivatives": "JoMA Lemma 5, Eq. 61 | theta_1' = (c_- + c_+) p_n, theta_2' = -(c_- + c_+) r "
+        "p_n.",
+        "lemma5.step": "JoMA Lemma 5 | phi(x) = c_- 1[x < 0] + c_+ 1[x > 0] if phi(x) = phi'(x) x.",
+    }
 )
-ALWAYS_OPEN = Statement(
-    "lemma1.always_open",
-    "JoMA Lemma 1 and the remark to Lemma 2 (theta_1 = 1, theta_2 = 0)",
-    "With psi = 1, E[x psi] is theta_1/|v| xbar.",
-)
-INDEPENDENT_OF_V = Statement(
-    "lemma1.independent_of_v",
-    "JoMA Lemma 1",
-    "theta_1 and theta_2 depend only on psi and the law, but not on v.",
-)
-MARGINAL = Statement(
-    "lemma1.marginal",
-    "JoMA Eq. 33-36",
-    "The marginal p_n follows from the radial density by Eq. 35, and Eq. 36 is Eq. 35.",
-)
-FLOW = Statement(
-    "lemma2.flow",
-    "JoMA Lemma 2, Eq. 42-43 and 50",
-    "v' = 1/|v| sum a_j theta_1(r_j) xbar_j + 1/|v|^3 sum a_j theta_2(r_j) v.",
-)
-DERIVATIVE = Statement("lemma3.derivative", "JoMA Lemma 3, Eq. 48", "F' = theta_1, with rho the distance.")
-SPLIT = Statement("lemma3.split", "JoMA Lemma 3, Eq. 49", "theta_2(rho) = F(rho) - rho theta_1(rho).")
-ACTIVATION = Statement(
-    "lemma3.activation", "JoMA Lemma 3", "F is the expected activation: E[phi(v.x + xi)] = |v| F(rho)."
-)
-DERIVATIVES = Statement(
-    "lemma5.derivatives", "JoMA Lemma 5, Eq. 61", "theta_1' = (c_- + c_+) p_n, theta_2' = -(c_- + c_+) r p_n."
-)
-STEP = Statement("lemma5.step", "JoMA Lemma 5", "phi(x) = c_- 1[x < 0] + c_+ 1[x > 0] if phi(x) = phi'(x) x.")
 
 
 @cache
@@ -139,7 +125,7 @@ def lemma1() -> list[Claim]:
         marginals = max(marginals, float(np.abs(normal.density(s) / Gaussian().density(s) - 1).max()))
     fronts = max(abs(_front_36(n) / _front_35(n) - 1) for n in range(3, 20))
     return [
-        EXPECTATION.correct(
+        STATEMENTS["lemma1.expectation"].correct(
             "E[psi] = Theta_1, E[x psi] = Theta_1 xbar + Theta_2 RR'v/|RR'v| with "
             "Theta_i = int s^(i-1) psi(|v| s + r) p_n(s) ds.",
             printed_error=printed,
@@ -147,21 +133,21 @@ def lemma1() -> list[Claim]:
             tolerance=1e-3,
             evidence="65,536 Sobol points; Gaussian and uniform ball, n = 2, 3, |v| = .5, 2, two gates",
         ),
-        ALWAYS_OPEN.correct(
+        STATEMENTS["lemma1.always_open"].correct(
             "It is xbar, whatever |v|.",
             printed_error=open_printed,
             error=open_error,
             tolerance=1e-12,
             evidence="|v| = 2",
         ),
-        INDEPENDENT_OF_V.correct(
+        STATEMENTS["lemma1.independent_of_v"].correct(
             "True of homogeneous gates, as functions of rho = r/|v|; a smooth gate needs r and |v|.",
             printed_error=float(smooth),
             error=float(homogeneous),
             tolerance=1e-12,
             evidence="range of theta_1 over |v| = .5, 1, 4 at rho = .4: sigmoid, and leaky ReLU",
         ),
-        MARGINAL.judge(
+        STATEMENTS["lemma1.marginal"].judge(
             within_error(1e-9, max(marginals, fronts)),
             evidence="Gaussian in 1, 2, 3, 6 dimensions; the factors for n = 3 ... 19",
         ),
@@ -196,7 +182,7 @@ def lemma2() -> list[Claim]:
         found, bias_rate = mixture_flow(Gaussian(), RELU, v, bias, centres, a, printed=printed)
         errors.append(max(float(np.abs(found - drift).max()), abs(bias_rate - drive)))
     return [
-        FLOW.correct(
+        STATEMENTS["lemma2.flow"].correct(
             "v' = sum a_j [theta_1(rho_j) xbar_j + theta_2(rho_j) v/|v|], rho_j = (v.xbar_j + xi)/|v|, "
             "and xi' = sum a_j theta_1(rho_j).",
             printed_error=errors[1],
@@ -227,14 +213,14 @@ def lemma3() -> list[Claim]:
     level = 2.0 * float(potential(Gaussian(), LEAKY, rho_v))
     activation = abs(float(np.where(y > 0, y, 0.1 * y).mean()) - level)
     return [
-        DERIVATIVE.judge(
+        STATEMENTS["lemma3.derivative"].judge(
             within_error(1e-7, derivative),
             evidence="relative, rho from -40 (the ball: -.9) to 3; Gaussian, ball, t_3, Laplace",
         ),
-        SPLIT.judge(
+        STATEMENTS["lemma3.split"].judge(
             within_error(1e-9, split), evidence="theta_1 and theta_2 by quadrature, F in closed form"
         ),
-        ACTIVATION.judge(
+        STATEMENTS["lemma3.activation"].judge(
             within_error(1e-3, activation), evidence="leaky ReLU, Gaussian, |v| = 2, 65,536 Sobol points"
         ),
     ]
@@ -254,14 +240,14 @@ def lemma5() -> list[Claim]:
     step = LEAKY(x)
     phi = np.where(x > 0, x, 0.1 * x)
     return [
-        DERIVATIVES.correct(
+        STATEMENTS["lemma5.derivatives"].correct(
             "theta_1' = (c_+ - c_-) p_n, theta_2' = -(c_+ - c_-) rho p_n.",
             printed_error=printed,
             error=right,
             tolerance=1e-6,
             evidence="leaky ReLU (.1, 1), central differences; four laws",
         ),
-        STEP.correct(
+        STATEMENTS["lemma5.step"].correct(
             "That is phi'(x).",
             printed_error=float(np.abs(step - phi).max()),
             error=float(np.abs(step * x - phi).max()),

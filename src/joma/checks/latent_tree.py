@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from joma.core.claim import Claim, Statement, above, below, between, within_error
+from joma.core.claim import Claim, above, below, between, statements, within_error
 from joma.theory import class_labels
 from joma.theory import latent_tree as tree
 
@@ -20,58 +20,38 @@ ENUMERATION = "sum over every state of the latents, in rational numbers"
 ROUNDING = 1e-13
 
 
-SYMMETRIC = Statement("lemma8.symmetric", "JoMA Lemma 8", "M(rho) is symmetric.")
-STOCHASTIC = Statement("lemma8.stochastic", "JoMA Lemma 8", "M(rho) 1 = 1.")
-PRODUCT = Statement(
-    "lemma8.product",
-    "JoMA Lemma 8, Eq. 90",
-    "M(a) M(b) = M(b) M(a) = M(a b): the product is commutative (printed: communicative).",
-)
-MARGINAL = Statement("lemma8.marginal", "JoMA Lemma 8", "M(a) p(b) = p(a b).")
-CHAIN = Statement(
-    "lemma9.chain",
-    "JoMA Lemma 9, Eq. 91",
-    "From a latent to any descendant: M of the product of the correlations on the way.",
-)
-PAIR = Statement(
-    "lemma9.pair", "JoMA Eq. 93-98", "The joint distribution of two latents below a common binary ancestor."
-)
-EQUATION_101 = Statement(
-    "theorem5.equation_101",
-    "JoMA Eq. 101",
-    "The columns of P[y_1 | y_0] are (1 +- p_k|0) / 2 with p_k|0 = P[y_1 = 0 | y_0 = k].",
-)
-EQUATION_103 = Statement(
-    "theorem5.equation_103", "JoMA Eq. 103", "The ancestor's distribution is M(rho_c|1 rho_0), a matrix."
-)
-SPARSE_ROOT = Statement(
-    "theorem5.sparse_root",
-    "JoMA Sec. 5, remark after Thm 5",
-    "One class, one child: rho_0 as printed, which is 1 - 1/D.",
-)
-ANY_TREE = Statement(
-    "theorem5.any_tree",
-    "JoMA Def. 2, Lemma 9, Eq. 98",
-    "Unequal edges: every pair of latents follows from the products along its path.",
-)
-NEAR_ANCESTOR = Statement(
-    "theorem5.near_ancestor", "JoMA Sec. 5", "The higher the common ancestor, the weaker the co-occurrence."
-)
-DEEP = Statement(
-    "theorem5.deep",
-    "JoMA Sec. 5",
-    "Deep hierarchy, near ancestor, rho and rho_0 close to 1: co-occurrence tends to 1.",
-)
-LIMIT = Statement(
-    "equation8.limit",
-    "JoMA Eq. 8",
-    "As rho = rho_0 = 1 - eps tends to 1, P[y_l = 1 | y_m = 1] tends to 1 - H/L.",
-)
-REMAINDER = Statement("equation8.remainder", "JoMA Eq. 8", "P = 1 - H/L + O(eps^2).")
-BALANCED = Statement(
-    "equation8.balanced",
-    "JoMA Eq. 8",
-    "The printed order O(eps^2) is right where L = 2H (there P = 1/2 exactly).",
+STATEMENTS = statements(
+    {
+        "lemma8.symmetric": "JoMA Lemma 8 | M(rho) is symmetric.",
+        "lemma8.stochastic": "JoMA Lemma 8 | M(rho) 1 = 1.",
+        "lemma8.product": "JoMA Lemma 8, Eq. 90 | M(a) M(b) = M(b) M(a) = M(a b): the product is "
+        "commutative (printed: communicative).",
+        "lemma8.marginal": "JoMA Lemma 8 | M(a) p(b) = p(a b).",
+        "lemma9.chain": "JoMA Lemma 9, Eq. 91 | From a latent to any descendant: M of the product of the "
+        "correlations on the way.",
+        "lemma9.pair": "JoMA Eq. 93-98 | The joint distribution of two latents below a common binary "
+        "ancestor.",
+        "theorem5.equation_101": "JoMA Eq. 101 | The columns of P[y_1 | y_0] are (1 +- p_k|0) / 2 with "
+        "p_k|0 = P[y_1 = 0 | y_0 = k].",
+        "theorem5.equation_103": "JoMA Eq. 103 | The ancestor's distribution is M(rho_c|1 rho_0), a matrix.",
+        "theorem5.sparse_root": "JoMA Sec. 5, remark after Thm 5 | One class, one child: rho_0 as printed, "
+        "which is 1 - 1/D.",
+        "theorem5.any_tree": "JoMA Def. 2, Lemma 9, Eq. 98 | Unequal edges: every pair of latents follows "
+        "from the products along its path.",
+        "theorem5.near_ancestor": "JoMA Sec. 5 | The higher the common ancestor, the weaker the "
+        "co-occurrence.",
+        "theorem5.deep": "JoMA Sec. 5 | Deep hierarchy, near ancestor, rho and rho_0 close to 1: "
+        "co-occurrence tends to 1.",
+        "equation8.limit": "JoMA Eq. 8 | As rho = rho_0 = 1 - eps tends to 1, P[y_l = 1 | y_m = 1] tends to "
+        "1 - H/L.",
+        "equation8.remainder": "JoMA Eq. 8 | P = 1 - H/L + O(eps^2).",
+        "equation8.balanced": "JoMA Eq. 8 | The printed order O(eps^2) is right where L = 2H (there P = 1/2 "
+        "exactly).",
+        "theorem5.root_bias": "JoMA Thm 5 | P[y_l = 1 | y_m = 1] with rho_0 = sum_k P[y_0 = k] P[y_1 = 0 | "
+        "y_0 = k].",
+        "theorem5.across_root": "JoMA Thm 5 | Tokens whose common ancestor is the class label itself: H = "
+        "L, not excluded.",
+    }
 )
 
 
@@ -143,10 +123,10 @@ def lemma8() -> list[Claim]:
     applied = max(float(np.abs(matrix(a) @ vector(b) - vector(a * b)).max()) for a, b in pairs)
     evidence = "41 values of rho in [-1, 1], all pairs"
     return [
-        SYMMETRIC.judge(within_error(0.0, asymmetry), evidence=evidence),
-        STOCHASTIC.judge(within_error(ROUNDING, row_sums), evidence=evidence),
-        PRODUCT.judge(within_error(ROUNDING, products), evidence=evidence),
-        MARGINAL.judge(within_error(ROUNDING, applied), evidence=evidence),
+        STATEMENTS["lemma8.symmetric"].judge(within_error(0.0, asymmetry), evidence=evidence),
+        STATEMENTS["lemma8.stochastic"].judge(within_error(ROUNDING, row_sums), evidence=evidence),
+        STATEMENTS["lemma8.product"].judge(within_error(ROUNDING, products), evidence=evidence),
+        STATEMENTS["lemma8.marginal"].judge(within_error(ROUNDING, applied), evidence=evidence),
     ]
 
 
@@ -170,11 +150,11 @@ def lemma9() -> list[Claim]:
             pair_error, float(np.abs(direct - tree.pair_distribution(first, second, bias)).max())
         )
     return [
-        CHAIN.judge(
+        STATEMENTS["lemma9.chain"].judge(
             within_error(ROUNDING, chain_error),
             evidence="200 random chains of 1 to 8 unequal edges, matrix products",
         ),
-        PAIR.judge(
+        STATEMENTS["lemma9.pair"].judge(
             within_error(ROUNDING, pair_error),
             evidence="200 random triples (rho_1c, rho_2c, rho_c), sum over the ancestor's values",
         ),
@@ -183,7 +163,6 @@ def lemma9() -> list[Claim]:
 
 def theorem5() -> list[Claim]:
     """Co-occurrence: the formula, its rho_0, the case H = L, and trees that are not uniform."""
-    source = "JoMA Thm 5"
     right, printed = (
         class_labels.root_bias(_prior(), _zero()),
         class_labels.printed_root_bias(_prior(), _zero()),
@@ -222,11 +201,7 @@ def theorem5() -> list[Claim]:
     ]
     limit = (1 - (1 - 1e-4) ** 2) / 2
     return [
-        Statement(
-            "theorem5.root_bias",
-            source,
-            "P[y_l = 1 | y_m = 1] with rho_0 = sum_k P[y_0 = k] P[y_1 = 0 | y_0 = k].",
-        ).correct(
+        STATEMENTS["theorem5.root_bias"].correct(
             "rho_0 = sum_k P[y_0 = k] (2 P[y_1 = 0 | y_0 = k] - 1) = 2 P[y_1 = 0] - 1.",
             printed_error=min(errors["printed"]),
             error=max(errors["right"]),
@@ -234,47 +209,43 @@ def theorem5() -> list[Claim]:
             evidence=f"{len(places)} places (L, H) in a tree of three classes; {ENUMERATION}; the printed "
             f"definition is off by {min(errors['printed']):.3f} to {max(errors['printed']):.3f}",
         ),
-        EQUATION_101.correct(
+        STATEMENTS["theorem5.equation_101"].correct(
             "They are (1 +- (2 P[y_1 = 0 | y_0 = k] - 1)) / 2.",
             printed_error=printed_column_error,
             error=column_error,
             tolerance=ROUNDING,
             evidence=f"P[y_1 = 0]; {ENUMERATION}",
         ),
-        EQUATION_103.correct(
+        STATEMENTS["theorem5.equation_103"].correct(
             "It is the vector p(rho_c|1 rho_0), the first column of that matrix.",
             printed_error=matrix_error,
             error=vector_error,
             tolerance=ROUNDING,
             evidence=f"L = 4, H = 1; {ENUMERATION}; the matrix is compared column by column",
         ),
-        SPARSE_ROOT.correct(
+        STATEMENTS["theorem5.sparse_root"].correct(
             "rho_0 = 1 - 2/D; it still tends to 1 with the number of classes D.",
             printed_error=abs((1 - 1 / classes) - sparse),
             error=abs(class_labels.sparse_root_bias(classes) - sparse),
             tolerance=ROUNDING,
             evidence=f"D = {classes} equally likely classes, sum over the classes",
         ),
-        Statement(
-            "theorem5.across_root",
-            source,
-            "Tokens whose common ancestor is the class label itself: H = L, not excluded.",
-        ).correct(
+        STATEMENTS["theorem5.across_root"].correct(
             "rho^2H becomes rho^(2L-2) E[s_1 s_1'] of the label's two children; rho_0 is not enough.",
             printed_error=abs(bare - across),
             error=abs(with_pair - across),
             tolerance=ROUNDING,
             evidence=f"L = H = 3, three classes; {ENUMERATION}",
         ),
-        ANY_TREE.judge(
+        STATEMENTS["theorem5.any_tree"].judge(
             within_error(ROUNDING, _any_tree_error()),
             evidence="uneven tree of 8 latents below 3 classes, all pairs; sum over all 768 states",
         ),
-        NEAR_ANCESTOR.judge(
+        STATEMENTS["theorem5.near_ancestor"].judge(
             below(0, np.diff(falling), of="change of the co-occurrence", across="at each step of H"),
             evidence="L = 12, rho = .9, rho_0 = .8, H = 1..11: largest step",
         ),
-        DEEP.judge(
+        STATEMENTS["theorem5.deep"].judge(
             between(-1e-3, 1e-3, (1 - deep[2]) / limit - 1, of="relative error of (1 - rho^2) / 2 for 1 - P")
             & above(0, np.diff(deep), of="rise of P with L"),
             evidence="1 - rho = 1e-4, H = 1, L = 10, 1e3, 1e5: 1 - P = "
@@ -317,18 +288,18 @@ def equation8() -> list[Claim]:
         right.append(abs(exact - kept) / noise)
     balanced = float(tree.cooccurrence(1 - noise, 1 - noise, depth=8, ancestor_height=4)) - 0.5
     return [
-        LIMIT.judge(
+        STATEMENTS["equation8.limit"].judge(
             within_error(2 * noise, limit_error),
             evidence=f"eps = {noise:g}, four pairs (L, H), against Theorem 5",
         ),
-        REMAINDER.correct(
+        STATEMENTS["equation8.remainder"].correct(
             "P = 1 - H/L + eps H (2H - L) / (2L) + O(eps^2).",
             printed_error=min(printed),
             error=max(right),
             tolerance=1e-3,
             evidence=f"remainder divided by eps at eps = {noise:g}, four pairs (L, H); should vanish",
         ),
-        BALANCED.judge(
+        STATEMENTS["equation8.balanced"].judge(
             within_error(1e-3, abs(balanced) / noise),
             evidence=f"L = 8, H = 4, eps = {noise:g}: remainder divided by eps",
         ),

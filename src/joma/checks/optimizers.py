@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from joma.core.claim import Claim, Statement, above, within_error
+from joma.core.claim import Claim, Statement, above, statements, within_error
 from joma.dynamics import sgd
 from joma.theory.activation import activation
 from joma.theory.attention import Array, Attention, AttentionKind
@@ -27,37 +27,20 @@ KINDS: tuple[AttentionKind, ...] = ("linear", "exp")
 SOURCE = "JoMA Thm 1, beyond gradient flow"
 
 
-FACTOR = Statement(
-    "momentum.factor",
-    SOURCE,
-    "Along the same course at the same effective rate, momentum drifts (1 + beta) / (1 - beta) times "
-    "as far as plain descent.",
-)
-LIMIT = Statement(
-    "momentum.limit",
-    SOURCE,
-    "Under momentum the invariant is conserved in the limit of small steps, at first order.",
-)
-REST = Statement(
-    "weight_decay.rest",
-    SOURCE,
-    "Exp attention at rest under equal decays: z = sum_k v_k^2 / T, twice what Theorem 1 says, "
-    "whatever the rates and the start.",
-)
-BREAKS = Statement(
-    "adam.breaks", SOURCE, "Under Adam Theorem 1's formula for the logits fails from the start."
-)
-PACE = Statement(
-    "adam.pace",
-    SOURCE,
-    "While gradients keep their signs, z_l = r(n) (eta_z/eta_w) |v_kl| for all tokens and nodes, with "
-    "r(n) from Adam's two averages alone.",
-)
-NO_WINNER = Statement(
-    "adam.no_winner",
-    "JoMA Thm 2, beyond gradient flow",
-    "Under Adam no token ever wins: with linear nodes and exp attention from zero all |v_kl| grow "
-    "alike, however different their gradients.",
+STATEMENTS = statements(
+    {
+        "momentum.factor": f"{SOURCE} | Along the same course at the same effective rate, momentum drifts "
+        "(1 + beta) / (1 - beta) times as far as plain descent.",
+        "momentum.limit": f"{SOURCE} | Under momentum the invariant is conserved in the limit of small "
+        "steps, at first order.",
+        "weight_decay.rest": f"{SOURCE} | Exp attention at rest under equal decays: z = sum_k v_k^2 / T, "
+        "twice what Theorem 1 says, whatever the rates and the start.",
+        "adam.breaks": f"{SOURCE} | Under Adam Theorem 1's formula for the logits fails from the start.",
+        "adam.pace": f"{SOURCE} | While gradients keep their signs, z_l = r(n) (eta_z/eta_w) |v_kl| for all "
+        "tokens and nodes, with r(n) from Adam's two averages alone.",
+        "adam.no_winner": "JoMA Thm 2, beyond gradient flow | Under Adam no token ever wins: with linear "
+        "nodes and exp attention from zero all |v_kl| grow alike, however different their gradients.",
+    }
 )
 
 
@@ -160,13 +143,13 @@ def momentum() -> list[Claim]:
     ratio = drifts[0.8, 2.5e-4] / drifts[0.0, 2.5e-4]
     halving = drifts[0.8, 5e-4] / drifts[0.8, 2.5e-4]
     claims.append(
-        FACTOR.judge(
+        STATEMENTS["momentum.factor"].judge(
             within_error(0.01, abs(ratio / 9 - 1)),
             evidence=f"beta = 0.8, eta / (1 - beta) = 2.5e-4: a factor {ratio:.3f} against 9.",
         )
     )
     claims.append(
-        LIMIT.judge(
+        STATEMENTS["momentum.limit"].judge(
             within_error(0.01, abs(halving / 2 - 1)),
             evidence=f"Halving the rate divides the drift by {halving:.3f}.",
         )
@@ -255,7 +238,7 @@ def weight_decay() -> list[Claim]:
     factor = resting_coefficient(problem.attention, weight_decay=equal, attention_decay=equal)
     size = _largest(z[-1])
     claims.append(
-        REST.judge(
+        STATEMENTS["weight_decay.rest"].judge(
             within_error(1e-6, _largest(z[-1] - factor * squares) / size),
             null=_largest(z[-1] - factor / 2 * squares) / size,
             null_description="Theorem 1's coefficient, c = 0",
@@ -283,18 +266,18 @@ def adam() -> list[Claim]:
     spread = float(far.max() / far.min())
     spread_plain = np.abs(plain.context_weights[-1])
     return [
-        BREAKS.judge(
+        STATEMENTS["adam.breaks"].judge(
             above(0.9, off, of="relative error of the formula"),
             null=off_plain,
             null_description="plain descent on the same data",
             evidence=f"Exp attention from zero, {steps} steps of rate {rate:g}.",
         ),
-        PACE.judge(
+        STATEMENTS["adam.pace"].judge(
             within_error(0.01, float(np.abs(ratio / pace[1:, None, None] - 1).max())),
             evidence=f"Relative error over {steps} steps, {NODES} nodes, {TOKENS} tokens; r goes from 0 to "
             f"{pace.max():.3f} and is {pace[-1]:.3f} at the end.",
         ),
-        NO_WINNER.judge(
+        STATEMENTS["adam.no_winner"].judge(
             within_error(1e-9, spread - 1),
             null=float(spread_plain.max() / spread_plain.min()) - 1,
             null_description="plain descent on the same data",

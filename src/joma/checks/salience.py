@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.integrate import quad, solve_ivp
 from scipy.special import softmax
 
-from joma.core.claim import Claim, Statement, at_least, at_most, below, within_error
+from joma.core.claim import Claim, Statement, at_least, at_most, below, statements, within_error
 from joma.dynamics.salience_flow import (
     Attention,
     integrate,
@@ -41,72 +41,37 @@ from joma.theory.salience_variants import (
 Array = NDArray[np.float64]
 
 
-LEMMA6_BOUND = Statement("lemma6.bound", "JoMA Lemma 6", "(1 - exp(-y^2))/y <= 1/sqrt 2 for y >= 0 (loose).")
-LEMMA7_BOUND = Statement(
-    "lemma7.bound", "JoMA Lemma 7", "0 <= exp(-y^2/2) int_0^y exp(x^2/2) dx <= 1 for y >= 0 (loose)."
-)
-EXACT = Statement(
-    "equation6.exact", "JoMA Eq. 6, 79-80", "Eq. 6 from v(0) = 0 is solved by inverting F(r, mu) = t."
-)
-CLOCK = Statement(
-    "equation6.clock",
-    "JoMA Eq. 80",
-    "F(r_j, mu_j) is the same for all components at all times, and is the time.",
-)
-THIN = Statement(
-    "equation6.thin",
-    "JoMA Eq. 6",
-    "The solution holds where delta is no float: mu = 30, ln 1/delta near exp(450).",
-)
-DERIVATIVE = Statement(
-    "theorem4.derivative",
-    "JoMA Eq. 81-84",
-    "dF/dmu = sqrt(pi/2) erf(r mu/sqrt 2) + (1 - exp(-r^2 mu^2/2))/mu - mu F.",
-)
-BOUND_88 = Statement(
-    "theorem4.bound_88",
-    "JoMA Eq. 88",
-    "0 <= F(r, mu) - exp(-mu^2/2) ln 1/(1-r) <= sqrt(pi/2) + 1 = 2.2533 (loose).",
-)
-EXPONENT_AFTER_88 = Statement(
-    "theorem4.exponent_after_88",
-    "JoMA proof of Thm 4, after Eq. 88 (three times)",
-    "F - exp(-mu^2) ln 1/delta lies between 0 and sqrt(pi/2) + 1.",
-)
-CONSTANT = Statement(
-    "theorem4.constant",
-    "JoMA Thm 4, the constant of its condition",
-    "|Lambda| is at most C exp(mu_k^2/2) / ln(1/delta_k) with C = .8643, and no smaller C will do.",
-)
-LAMBDA = Statement("theorem4.lambda", "JoMA Thm 4", "|lambda_jk(t)| <= sqrt(2 pi) + 2 = 4.5066 (loose).")
-CONDITION = Statement(
-    "theorem4.condition", "JoMA Thm 4", "|Lambda| << 1 when delta_k << exp[-(sqrt(2 pi) + 2) exp(-mu_k^2)]."
-)
-REMARK_EXPONENT = Statement(
-    "theorem4.remark_exponent",
-    "JoMA Thm 4, remarks, and Fig. 4",
-    "The modulation is exp(v^2), hence the ratio exp(mu_j^2 - mu_k^2).",
-)
-TEMPERATURE = Statement(
-    "theorem4.temperature",
-    "JoMA Thm 4",
-    "With rates and temperature the ratio is exp(kappa (mu_j^2 - mu_k^2)/2), kappa = eta_z/(eta_w T^2).",
-)
-LINEAR_ATTENTION = Statement(
-    "theorem4.linear_attention",
-    "JoMA Thm 4, remarks",
-    "For linear attention the ratio is different: sqrt(mu_j^2 + c_j)/sqrt(mu_k^2 + c_k).",
-)
-SOFTMAX_UNIFORM = Statement(
-    "theorem4.softmax_uniform",
-    "JoMA Thm 4",
-    "For softmax attention with uniform bbar only the clock changes: F(r_j, mu_j) stays equal for all j.",
-)
-SOFTMAX_SKEWED = Statement(
-    "theorem4.softmax_skewed",
-    "JoMA Thm 4 (not in the paper)",
-    "For softmax attention with constant bbar the ratio is exp[(mu_j^2 - mu_k^2)/2 - (bbar_j - "
-    "bbar_k) |mu|^2/2].",
+STATEMENTS = statements(
+    {
+        "lemma6.bound": "JoMA Lemma 6 | (1 - exp(-y^2))/y <= 1/sqrt 2 for y >= 0 (loose).",
+        "lemma7.bound": "JoMA Lemma 7 | 0 <= exp(-y^2/2) int_0^y exp(x^2/2) dx <= 1 for y >= 0 (loose).",
+        "equation6.exact": "JoMA Eq. 6, 79-80 | Eq. 6 from v(0) = 0 is solved by inverting F(r, mu) = t.",
+        "equation6.clock": "JoMA Eq. 80 | F(r_j, mu_j) is the same for all components at all times, and is "
+        "the time.",
+        "equation6.thin": "JoMA Eq. 6 | The solution holds where delta is no float: mu = 30, ln 1/delta "
+        "near exp(450).",
+        "theorem4.derivative": "JoMA Eq. 81-84 | dF/dmu = sqrt(pi/2) erf(r mu/sqrt 2) + (1 - exp(-r^2 "
+        "mu^2/2))/mu - mu F.",
+        "theorem4.bound_88": "JoMA Eq. 88 | 0 <= F(r, mu) - exp(-mu^2/2) ln 1/(1-r) <= sqrt(pi/2) + 1 = "
+        "2.2533 (loose).",
+        "theorem4.exponent_after_88": "JoMA proof of Thm 4, after Eq. 88 (three times) | F - exp(-mu^2) ln "
+        "1/delta lies between 0 and sqrt(pi/2) + 1.",
+        "theorem4.constant": "JoMA Thm 4, the constant of its condition | |Lambda| is at most C "
+        "exp(mu_k^2/2) / ln(1/delta_k) with C = .8643, and no smaller C will do.",
+        "theorem4.lambda": "JoMA Thm 4 | |lambda_jk(t)| <= sqrt(2 pi) + 2 = 4.5066 (loose).",
+        "theorem4.condition": "JoMA Thm 4 | |Lambda| << 1 when delta_k << exp[-(sqrt(2 pi) + 2) "
+        "exp(-mu_k^2)].",
+        "theorem4.remark_exponent": "JoMA Thm 4, remarks, and Fig. 4 | The modulation is exp(v^2), hence "
+        "the ratio exp(mu_j^2 - mu_k^2).",
+        "theorem4.temperature": "JoMA Thm 4 | With rates and temperature the ratio is exp(kappa (mu_j^2 - "
+        "mu_k^2)/2), kappa = eta_z/(eta_w T^2).",
+        "theorem4.linear_attention": "JoMA Thm 4, remarks | For linear attention the ratio is different: "
+        "sqrt(mu_j^2 + c_j)/sqrt(mu_k^2 + c_k).",
+        "theorem4.softmax_uniform": "JoMA Thm 4 | For softmax attention with uniform bbar only the clock "
+        "changes: F(r_j, mu_j) stays equal for all j.",
+        "theorem4.softmax_skewed": "JoMA Thm 4 (not in the paper) | For softmax attention with constant "
+        "bbar the ratio is exp[(mu_j^2 - mu_k^2)/2 - (bbar_j - bbar_k) |mu|^2/2].",
+    }
 )
 
 
@@ -117,7 +82,7 @@ def lemma6() -> list[Claim]:
     direct = (1 - np.exp(-(y**2))) / y
     error = float(np.abs(lemma_6(y) - direct).max())
     return [
-        LEMMA6_BOUND.judge(
+        STATEMENTS["lemma6.bound"].judge(
             at_most(1 / np.sqrt(2), maximum, of="maximum")
             & below(1e-6, abs(direct.max() - maximum), of="its distance from the largest value on a grid")
             & below(1e-12, error, of="error of the function"),
@@ -134,7 +99,7 @@ def lemma7() -> list[Claim]:
     error = float(np.abs(lemma_7(y) - direct).max())
     grid = lemma_7(np.linspace(0, 30, 30001))
     return [
-        LEMMA7_BOUND.judge(
+        STATEMENTS["lemma7.bound"].judge(
             at_most(1, maximum, of="maximum")
             & at_least(0, grid, of="value", across="on a grid")
             & below(
@@ -161,12 +126,14 @@ def equation6() -> list[Claim]:
     )
     late = abs(float(solve(30.0, 1.0).log_inverse_delta[0, 0]) / ((1.0 - rest) / final) - 1)
     return [
-        EXACT.judge(
+        STATEMENTS["equation6.exact"].judge(
             within_error(1e-8, float(error)),
             evidence="ln 1/delta, relative, against DOP853 in ln 1/delta; mu = .7, 2, 3, -2.5, t to 20",
         ),
-        CLOCK.judge(within_error(1e-8, float(told)), evidence="F of the integrated courses, relative to t"),
-        THIN.judge(
+        STATEMENTS["equation6.clock"].judge(
+            within_error(1e-8, float(told)), evidence="F of the integrated courses, relative to t"
+        ),
+        STATEMENTS["equation6.thin"].judge(
             within_error(1e-12, late),
             evidence="against (t - R) exp(450) at t = 1, R by quadrature in x, relative",
         ),
@@ -193,8 +160,10 @@ def _bounds() -> list[Claim]:
     excess = float(elapsed_time(1.0, reached))
     printed, right = excess - np.exp(-1.0) * reached, excess - np.exp(-0.5) * reached
     return [
-        DERIVATIVE.judge(within_error(1e-8, slope), evidence="central differences at three points"),
-        BOUND_88.judge(
+        STATEMENTS["theorem4.derivative"].judge(
+            within_error(1e-8, slope), evidence="central differences at three points"
+        ),
+        STATEMENTS["theorem4.bound_88"].judge(
             at_most(
                 sharp + 1e-12,
                 remainders.max(),
@@ -206,7 +175,7 @@ def _bounds() -> list[Claim]:
             & below(PRINTED_BOUND, sharp + 1e-12, of="the sharp constant", than="the printed one"),
             evidence="400 random mu to 12, r random or 1 - 1e-9",
         ),
-        EXPONENT_AFTER_88.correct(
+        STATEMENTS["theorem4.exponent_after_88"].correct(
             "F - exp(-mu^2/2) ln 1/delta does.",
             printed_error=max(float(printed) - PRINTED_BOUND, 0.0),
             error=max(float(right) - PRINTED_BOUND, -float(right), 0.0),
@@ -234,17 +203,17 @@ def _conditions() -> list[Claim]:
     deviation = np.abs(convergence_ratio(argmax, small, reached)[1])
     attained = deviation * reached / needed_convergence(small)
     return [
-        CONSTANT.judge(
+        STATEMENTS["theorem4.constant"].judge(
             within_error(0.01, float(np.abs(attained - 1).max())),
             evidence=f"mu = ({argmax:.3f}, {small}): distance of |Lambda| from that bound, relative, at "
             "three times",
         ),
-        LAMBDA.judge(
+        STATEMENTS["theorem4.lambda"].judge(
             at_most(sharp + 1e-9, largest, of="|lambda|", than="the bound of both terms of the difference")
             & below(PRINTED_LAMBDA_BOUND, sharp + 1e-9, of="that bound", than="the printed one"),
             evidence="40 random pairs of mu up to 3.5 at four times each",
         ),
-        CONDITION.correct(
+        STATEMENTS["theorem4.condition"].correct(
             "When delta_k << exp[-C exp(+mu_k^2/2)], and C = .8643 suffices.",
             printed_error=deviations[0],
             error=deviations[1],
@@ -307,23 +276,25 @@ def _ratios() -> list[Claim]:
     gain = -np.diff(np.log(1 - late / mu), axis=0)[0]
     followed = float(gain[0] / gain[1])
     return [
-        REMARK_EXPONENT.correct(
+        STATEMENTS["theorem4.remark_exponent"].correct(
             "exp(v^2/2), and exp((mu_j^2 - mu_k^2)/2), as Eq. 6 and 7 have it.",
             printed_error=abs(plain / law**2 - 1),
             error=abs(plain / law - 1),
             tolerance=1e-7,
             evidence="relative, DOP853 in ln 1/delta, mu = 2.4, 1.5",
         ),
-        TEMPERATURE.judge(within_error(1e-7, warm), evidence="kappa = .3, 2/3, 1.5, by integration"),
-        LINEAR_ATTENTION.judge(
+        STATEMENTS["theorem4.temperature"].judge(
+            within_error(1e-7, warm), evidence="kappa = .3, 2/3, 1.5, by integration"
+        ),
+        STATEMENTS["theorem4.linear_attention"].judge(
             within_error(1e-7, linear_error),
             evidence=f"ratio {linear_law:.4f} instead of {law:.4f}, and the whole course in closed form",
         ),
-        SOFTMAX_UNIFORM.judge(
+        STATEMENTS["theorem4.softmax_uniform"].judge(
             within_error(1e-7, uniform),
             evidence="spread of F over components at three times of the integrated flow",
         ),
-        SOFTMAX_SKEWED.judge(
+        STATEMENTS["theorem4.softmax_skewed"].judge(
             within_error(1e-7, skewed),
             null=held_back,
             null_description="error of Theorem 4's ratio in the same integrations",

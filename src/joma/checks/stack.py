@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from joma.core.claim import Claim, Statement, within_error
+from joma.core.claim import Claim, statements, within_error
 from joma.dynamics import stack_flow
 from joma.theory.activation import activation
 from joma.theory.stack import invariant, random_stack
@@ -16,15 +16,13 @@ RATES = {"weight_rate": 1.0, "attention_rate": 0.7}
 TIMES = np.linspace(0.0, 10.0, 6)
 
 
-INVARIANTS = Statement(
-    "theorem1_stack.invariants",
-    "JoMA Thm 1 at any depth (poster, future work)",
-    "In a stack z - eta_z/(2 eta_w) sum_k v_k^2 is constant at every layer at once.",
-)
-REDUCED = Statement(
-    "theorem1_stack.reduced",
-    "JoMA Sec. 3 at any depth",
-    "With all attention integrated out, the weights of a deep stack take the course of the full one.",
+STATEMENTS = statements(
+    {
+        "theorem1_stack.invariants": "JoMA Thm 1 at any depth (poster, future work) | In a stack z - "
+        "eta_z/(2 eta_w) sum_k v_k^2 is constant at every layer at once.",
+        "theorem1_stack.reduced": "JoMA Sec. 3 at any depth | With all attention integrated out, the "
+        "weights of a deep stack take the course of the full one.",
+    }
 )
 
 
@@ -67,13 +65,13 @@ def theorem1_stack() -> list[Claim]:
     )
     reduced, other = course(3, 3, reduced=True), course(3, 3, reduced=True, through=True)
     return [
-        INVARIANTS.judge(
+        STATEMENTS["theorem1_stack.invariants"].judge(
             within_error(1e-9, max(drift(flow, **RATES) for flow in full.values())),
             null=min(drift(flow, weight_rate=1.0, attention_rate=0.35) for flow in full.values()),
             null_description="the same with half the rate of attention: an invariant that is none",
             evidence=f"depths 1 to 4, softplus, cross-entropy; logits of every layer move by {moved:.2g}",
         ),
-        REDUCED.judge(
+        STATEMENTS["theorem1_stack.reduced"].judge(
             within_error(1e-8, float(np.abs(reduced.losses - full[3].losses).max())),
             null=float(np.abs(other.losses - full[3].losses).max()),
             null_description="the reduced network differentiated through its logits, another flow",

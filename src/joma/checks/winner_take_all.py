@@ -9,7 +9,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 from scipy.special import softmax
 
-from joma.core.claim import Claim, Statement, below, within_error
+from joma.core.claim import Claim, below, statements, within_error
 from joma.dynamics import block_flow
 from joma.theory.attention import Array, Attention
 from joma.theory.block import Block, Embeddings
@@ -19,61 +19,32 @@ TOKENS, SAMPLES, NORMALISER = 4, 8, 0.5
 FLOW = "the full (v, z) flow of Eq. 2 on 8 random samples of 4 tokens, DOP853 at 1e-11"
 
 
-ONE_HOT = Statement(
-    "theorem2.one_hot",
-    "JoMA Thm 2, remarks",
-    "Training ends one-hot (true of attention; the weights get there only as fast as sqrt(2 ln 1/(t* - t))).",
-)
-INVARIANT = Statement(
-    "theorem2.invariant", "JoMA Thm 2, Eq. 4", "erf(v_l/2) / Delta_l is the same for all tokens l."
-)
-THEOREM2_NORMALISER = Statement(
-    "theorem2.normaliser",
-    "JoMA Eq. 3",
-    "dv/dt = Delta exp(v^2/2 + c), whatever the constant A of exp attention.",
-)
-TRAJECTORY = Statement(
-    "theorem2.trajectory",
-    "JoMA Thm 2 (the paper gives the ratios only)",
-    "v_l(t) = sqrt2 erfinv(sqrt(2/pi) Delta_l t / A): the trajectories in closed form.",
-)
-BLOW_UP = Statement(
-    "theorem2.blow_up",
-    "JoMA Thm 2, remarks",
-    "The winner goes to infinity (in finite time: t* = sqrt(pi/2) A / max|Delta|).",
-)
-LOSERS = Statement(
-    "theorem2.losers",
-    "JoMA Thm 2, remarks",
-    "All others converge to finite numbers; these are sqrt2 erfinv(Delta_l / |Delta_max|).",
-)
-RATES = Statement(
-    "theorem2.rates",
-    "JoMA Thm 2 (tacitly eta_z = eta_w, T = 1); poster: any learning rates",
-    "The invariant is the same for any learning rates (even with sqrt 2 put right).",
-)
-NODES = Statement(
-    "theorem2.nodes",
-    "JoMA Thm 2 for K > 1 (the paper has K = 1)",
-    "With several nodes v_kl = s_l Delta_kl, and |v_.l|, |Delta_.l| obey the theorem: the winner is "
-    "the token of the longest Delta_.l.",
-)
-ANY_START = Statement(
-    "theorem2.any_start",
-    "JoMA Thm 2 (the paper has zero initialisation)",
-    "From any v(0), z(0): the part of v_.l across Delta_.l stays, the part p_l along it moves so that "
-    "Phi(sqrt(kappa) p_l) grows linearly in time.",
-)
-SOFTMAX_CLOCK = Statement(
-    "theorem2.softmax_clock",
-    "JoMA Thm 2, remark on softmax",
-    "With A the same for all samples and bbar uniform, Theorem 2 also applies (in another time, t = "
-    "sum_l x_l v_l / Delta_l: the winner grows linearly, and nothing blows up).",
-)
-SOFTMAX_PREMISE = Statement(
-    "theorem2.softmax_premise",
-    "JoMA Thm 2, remark on softmax",
-    "Where A is the same for all samples and bbar starts uniform, Theorem 2 applies to softmax training.",
+STATEMENTS = statements(
+    {
+        "theorem2.one_hot": "JoMA Thm 2, remarks | Training ends one-hot (true of attention; the weights "
+        "get there only as fast as sqrt(2 ln 1/(t* - t))).",
+        "theorem2.invariant": "JoMA Thm 2, Eq. 4 | erf(v_l/2) / Delta_l is the same for all tokens l.",
+        "theorem2.normaliser": "JoMA Eq. 3 | dv/dt = Delta exp(v^2/2 + c), whatever the constant A of exp "
+        "attention.",
+        "theorem2.trajectory": "JoMA Thm 2 (the paper gives the ratios only) | v_l(t) = sqrt2 "
+        "erfinv(sqrt(2/pi) Delta_l t / A): the trajectories in closed form.",
+        "theorem2.blow_up": "JoMA Thm 2, remarks | The winner goes to infinity (in finite time: t* = "
+        "sqrt(pi/2) A / max|Delta|).",
+        "theorem2.losers": "JoMA Thm 2, remarks | All others converge to finite numbers; these are sqrt2 "
+        "erfinv(Delta_l / |Delta_max|).",
+        "theorem2.rates": "JoMA Thm 2 (tacitly eta_z = eta_w, T = 1); poster: any learning rates | The "
+        "invariant is the same for any learning rates (even with sqrt 2 put right).",
+        "theorem2.nodes": "JoMA Thm 2 for K > 1 (the paper has K = 1) | With several nodes v_kl = s_l "
+        "Delta_kl, and |v_.l|, |Delta_.l| obey the theorem: the winner is the token of the longest Delta_.l.",
+        "theorem2.any_start": "JoMA Thm 2 (the paper has zero initialisation) | From any v(0), z(0): the "
+        "part of v_.l across Delta_.l stays, the part p_l along it moves so that Phi(sqrt(kappa) p_l) grows "
+        "linearly in time.",
+        "theorem2.softmax_clock": "JoMA Thm 2, remark on softmax | With A the same for all samples and bbar "
+        "uniform, Theorem 2 also applies (in another time, t = sum_l x_l v_l / Delta_l: the winner grows "
+        "linearly, and nothing blows up).",
+        "theorem2.softmax_premise": "JoMA Thm 2, remark on softmax | Where A is the same for all samples "
+        "and bbar starts uniform, Theorem 2 applies to softmax training.",
+    }
 )
 
 
@@ -136,29 +107,29 @@ def _single_node() -> list[Claim]:
     limits = closed.limits()
     losers = ~closed.winners()
     return [
-        INVARIANT.correct(
+        STATEMENTS["theorem2.invariant"].correct(
             "erf(v_l/sqrt 2) / Delta_l is the same for all tokens l, namely sqrt(2/pi) t/A.",
             printed_error=_spread(printed_invariant(late, drive)),
             error=_spread(erf_invariant(late, drive)),
             tolerance=1e-9,
             evidence=f"Relative spread over tokens at 0.99 t*; {FLOW}.",
         ),
-        THEOREM2_NORMALISER.correct(
+        STATEMENTS["theorem2.normaliser"].correct(
             "dv/dt = (Delta / A) exp(v^2/2 + c), as in Eq. 19.",
             printed_error=float(np.abs(without_normaliser / v[1] - 1).max()),
             error=float(np.abs(closed.weights(times[1]) / v[1] - 1).max()),
             tolerance=1e-9,
             evidence=f"Relative error of the solution at t*/2 with A = {NORMALISER}; {FLOW}.",
         ),
-        TRAJECTORY.judge(
+        STATEMENTS["theorem2.trajectory"].judge(
             within_error(1e-9, float(np.abs(closed.weights(times[:4]) - v[:4]).max())),
             evidence=f"Largest error up to 0.99 t*; {FLOW}.",
         ),
-        BLOW_UP.judge(
+        STATEMENTS["theorem2.blow_up"].judge(
             within_error(1e-6, abs((course.blow_up_time or np.inf) / closed.blow_up_time - 1)),
             evidence=f"Relative distance of the event 'speed above 1e12' from t*; {FLOW}.",
         ),
-        LOSERS.judge(
+        STATEMENTS["theorem2.losers"].judge(
             within_error(1e-5, float(np.abs(v[4, losers] - closed.limits()[losers]).max())),
             evidence="Largest gap to the limits at (1 - 1e-6) t*, the largest limit being "
             f"{np.abs(limits[losers]).max():.3g}; {FLOW}.",
@@ -171,7 +142,7 @@ def _one_hot(closed: WinnerTakeAll, course: block_flow.Trajectory) -> Claim:
     last = np.abs(closed.weights_before_blow_up([1e-12, 1e-300]))
     share = last.max(axis=1) / last.sum(axis=1)
     off = 1 - softmax(course.logits, axis=1).max(axis=1)
-    return ONE_HOT.judge(
+    return STATEMENTS["theorem2.one_hot"].judge(
         within_error(1e-4, float(off[-1])),
         null=float(off[0]),
         null_description="at the start",
@@ -193,7 +164,7 @@ def _beyond() -> list[Claim]:
     course = _flow(x, g, times, attention=attention, weight_rate=eta_w, attention_rate=eta_z)
     v = _weights(course, times)
     claims = [
-        RATES.correct(
+        STATEMENTS["theorem2.rates"].correct(
             "erf(sqrt(kappa/2) v_l) / Delta_l with kappa = eta_z / (eta_w T^2).",
             printed_error=_spread(erf_invariant(v[1, 0], drive)),
             error=_spread(erf_invariant(v[1, 0], drive, kappa=hot.kappa)),
@@ -209,7 +180,7 @@ def _beyond() -> list[Claim]:
     v = _weights(_flow(x, g, times), times)[1]
     each = np.stack([WinnerTakeAll(drive=row, normaliser=NORMALISER).weights(time) for row in drive])
     claims.append(
-        NODES.judge(
+        STATEMENTS["theorem2.nodes"].judge(
             within_error(1e-9, float(np.abs(several.weights(time) - v).max())),
             null=float(np.abs(each - v).max()),
             null_description="each node solved as if it were alone",
@@ -231,7 +202,7 @@ def _beyond() -> list[Claim]:
     course = _flow(x, g, times, weights=start, logits=logits, weight_rate=eta_w, attention_rate=eta_z)
     v = _weights(course, times)[1]
     claims.append(
-        ANY_START.judge(
+        STATEMENTS["theorem2.any_start"].judge(
             within_error(1e-8, float(np.abs(anywhere.weights(time) - v).max())),
             evidence=f"Largest error at 0.9 t*, K = 3, random start; {FLOW}.",
         )
@@ -257,13 +228,13 @@ def _softmax() -> list[Claim]:
     # The remark's own premises as an equation: dv/dt = Delta exp(v^2/2) / sum_l x_l exp(v_l^2/2).
     assumed = _remark_flow(drive, frequency, time)
     return [
-        SOFTMAX_CLOCK.judge(
+        STATEMENTS["theorem2.softmax_clock"].judge(
             within_error(1e-9, float(np.abs(softmax_weights(closed, frequency, time) - assumed).max())),
             null=float(np.abs(closed.weights(time) - assumed).max()),
             null_description="the course of exp attention, in its own time",
             evidence=f"Largest error at t = {time:g}, against an integration of what the remark assumes.",
         ),
-        SOFTMAX_PREMISE.judge(
+        STATEMENTS["theorem2.softmax_premise"].judge(
             below(
                 1e-3,
                 _spread(np.abs(erf_invariant(real, drive))),

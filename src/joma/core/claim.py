@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal, Self, TypedDict
+from typing import Any, Literal, Required, Self, TypedDict, Unpack
 
 from joma.core.errors import InputError
 from joma.core.files import Json
@@ -15,7 +16,13 @@ from joma.core.files import Json
 Verdict = Literal["holds", "corrected", "fails", "not tested"]
 VERDICTS: tuple[Verdict, ...] = ("holds", "corrected", "fails", "not tested")
 Relation = Literal["at least", "at most", "above", "below", "exactly"]
-RELATIONS: tuple[Relation, ...] = ("at least", "at most", "above", "below", "exactly")
+_COMPARISONS: dict[Relation, Callable[[float, float], bool]] = {
+    "at least": operator.ge,
+    "at most": operator.le,
+    "above": operator.gt,
+    "below": operator.lt,
+    "exactly": operator.eq,
+}
 Numbers = float | Iterable[float]
 """A number, or several, of which the worst decides."""
 
@@ -39,8 +46,8 @@ class Condition:
     """Over what the deciding number is the worst: ``in every run``."""
 
     def __post_init__(self) -> None:
-        if self.relation not in RELATIONS:
-            raise InputError(f"the relation {self.relation!r} of a condition is none of {RELATIONS}.")
+        if self.relation not in _COMPARISONS:
+            raise InputError(f"the relation {self.relation!r} of a condition is none of {[*_COMPARISONS]}.")
         _check_types(self, "a condition", ("measured", "threshold"))
 
     @property
@@ -49,7 +56,7 @@ class Condition:
         return (
             self.measured is not None
             and self.threshold is not None
-            and _holds(self.relation, self.measured, self.threshold)
+            and _COMPARISONS[self.relation](self.measured, self.threshold)
         )
 
     def bound(self) -> str:
@@ -84,99 +91,74 @@ class Criterion:
         )
 
 
-def at_least(
-    threshold: Numbers, measured: Numbers, *, of: str, than: str = "", across: str = "", unit: str = ""
-) -> Criterion:
+class Words(TypedDict, total=False):
+    """How a condition is said."""
+
+    of: Required[str]
+    """What is measured; subject of the sentence that the claim shows."""
+    than: str
+    """What the threshold is, unless it is a number fixed beforehand."""
+    across: str
+    """Of several numbers, over what they run: ``in every run``."""
+    unit: str
+    """Of both numbers."""
+
+
+def at_least(threshold: Numbers, measured: Numbers, **words: Unpack[Words]) -> Criterion:
     """``measured >= threshold``.
 
     Args:
         threshold: one number, or as many as are measured, each for its own.
         measured: one number, or several, all of which have to comply: the one with the least margin decides,
             and is what is reported. Of no number at all nothing holds.
-        of: what is measured, in words; subject of the sentence that the claim shows.
-        than: what the threshold is, in words, unless it is a number fixed beforehand.
-        across: of several numbers, over what they run: ``in every run``.
-        unit: of both numbers.
+        words: see ``Words``.
 
     Raises:
         InputError: several thresholds, but not as many as measured numbers.
     """
-    return _criterion("at least", threshold, measured, of, than, across, unit)
+    return _criterion("at least", threshold, measured, words)
 
 
-def at_most(
-    threshold: Numbers, measured: Numbers, *, of: str, than: str = "", across: str = "", unit: str = ""
-) -> Criterion:
+def at_most(threshold: Numbers, measured: Numbers, **words: Unpack[Words]) -> Criterion:
     """``measured <= threshold``; arguments as of ``at_least``."""
-    return _criterion("at most", threshold, measured, of, than, across, unit)
+    return _criterion("at most", threshold, measured, words)
 
 
-def above(
-    threshold: Numbers, measured: Numbers, *, of: str, than: str = "", across: str = "", unit: str = ""
-) -> Criterion:
+def above(threshold: Numbers, measured: Numbers, **words: Unpack[Words]) -> Criterion:
     """``measured > threshold``; arguments as of ``at_least``."""
-    return _criterion("above", threshold, measured, of, than, across, unit)
+    return _criterion("above", threshold, measured, words)
 
 
-def below(
-    threshold: Numbers, measured: Numbers, *, of: str, than: str = "", across: str = "", unit: str = ""
-) -> Criterion:
+def below(threshold: Numbers, measured: Numbers, **words: Unpack[Words]) -> Criterion:
     """``measured < threshold``; arguments as of ``at_least``."""
-    return _criterion("below", threshold, measured, of, than, across, unit)
+    return _criterion("below", threshold, measured, words)
 
 
-def equal(
-    threshold: Numbers, measured: Numbers, *, of: str, than: str = "", across: str = "", unit: str = ""
-) -> Criterion:
+def equal(threshold: Numbers, measured: Numbers, **words: Unpack[Words]) -> Criterion:
     """``measured == threshold``, for counts and shares; arguments as of ``at_least``."""
-    return _criterion("exactly", threshold, measured, of, than, across, unit)
+    return _criterion("exactly", threshold, measured, words)
 
 
-def between(
-    low: float, high: float, measured: Numbers, *, of: str, across: str = "", unit: str = ""
-) -> Criterion:
+def between(low: float, high: float, measured: Numbers, **words: Unpack[Words]) -> Criterion:
     """``low <= measured <= high``; arguments as of ``at_least``."""
-    return at_least(low, measured, of=of, across=across, unit=unit) & at_most(
-        high, measured, of=of, across=across, unit=unit
-    )
+    return at_least(low, measured, **words) & at_most(high, measured, **words)
 
 
-def within_error(
-    tolerance: float, error: Numbers, *, of: str = "error", across: str = "", unit: str = ""
-) -> Criterion:
+def within_error(tolerance: float, error: Numbers, *, of: str = "error", **words: Any) -> Criterion:
     """``error <= tolerance``, where the tolerance is one of the claim; arguments as of ``at_least``."""
-    criterion = at_most(tolerance, error, of=of, across=across, unit=unit)
-    return dataclasses.replace(criterion, tolerance=float(tolerance))
+    return dataclasses.replace(at_most(tolerance, error, of=of, **words), tolerance=float(tolerance))
 
 
-def _criterion(
-    relation: Relation,
-    threshold: Numbers,
-    measured: Numbers,
-    quantity: str,
-    than: str,
-    across: str,
-    unit: str,
-) -> Criterion:
-    values, thresholds = _as_list(measured), _as_list(threshold)
+def _criterion(relation: Relation, threshold: Numbers, measured: Numbers, words: Words) -> Criterion:
+    values, thresholds = _as_list(measured) or [math.nan], _as_list(threshold) or [math.nan]
     if len(thresholds) == 1:
         thresholds *= len(values)
     if len(thresholds) != len(values):
-        raise InputError(f"{quantity}: {len(thresholds)} thresholds for {len(values)} measured numbers.")
-    decides = min(
-        zip(values, thresholds, strict=True),
-        key=lambda pair: _margin(relation, *pair),
-        default=(math.nan, math.nan if len(thresholds) != 1 else thresholds[0]),
-    )
-    condition = Condition(
-        quantity=quantity,
-        relation=relation,
-        measured=decides[0],
-        threshold=decides[1],
-        unit=unit,
-        than=than,
-        across=across,
-    )
+        raise InputError(f"{words['of']}: {len(thresholds)} thresholds for {len(values)} measured numbers.")
+    pairs = zip(values, thresholds, strict=True)
+    worst, limit = min(pairs, key=lambda pair: _margin(relation, *pair))
+    said = {name: words.get(name, "") for name in ("unit", "than", "across")}
+    condition = Condition(quantity=words["of"], relation=relation, measured=worst, threshold=limit, **said)
     return Criterion((condition,))
 
 
@@ -185,16 +167,6 @@ def _as_list(numbers: Numbers) -> list[float]:
         return [float(number) for number in numbers]  # type: ignore[union-attr]
     except TypeError:
         return [float(numbers)]  # type: ignore[arg-type]
-
-
-def _holds(relation: Relation, measured: float, threshold: float) -> bool:
-    return {
-        "at least": measured >= threshold,
-        "at most": measured <= threshold,
-        "above": measured > threshold,
-        "below": measured < threshold,
-        "exactly": measured == threshold,
-    }[relation]
 
 
 def _margin(relation: Relation, measured: float, threshold: float) -> float:
@@ -206,6 +178,14 @@ def _margin(relation: Relation, measured: float, threshold: float) -> float:
         return -math.inf
     signed = {"at least": distance, "above": distance, "exactly": -abs(distance)}
     return signed.get(relation, -distance)
+
+
+class Beside(TypedDict, total=False):
+    """What stands beside the number that decides; see the fields of ``Claim``."""
+
+    null: float | None
+    null_description: str
+    evidence: str
 
 
 @dataclass(frozen=True)
@@ -220,37 +200,21 @@ class Statement:
     """The statement as printed (or as tested), in one sentence."""
 
     def judge(
-        self,
-        criterion: Criterion,
-        *,
-        measured: float | None = None,
-        null: float | None = None,
-        null_description: str = "",
-        evidence: str = "",
+        self, criterion: Criterion, *, measured: float | None = None, **beside: Unpack[Beside]
     ) -> Claim:
         """The claim, tested: it ``holds`` where all conditions do, else it ``fails``.
 
         Args:
             criterion: the conditions. Verdict and expected sentence follow from them.
             measured: the number to tell, where it is not that of the first condition.
-            null: the same number where the statement must not show.
-            null_description: which null it is.
-            evidence: how it was computed.
+            beside: null and evidence.
         """
         told = criterion.conditions[0].measured if measured is None else measured
         holds = criterion.holds and told is not None and not math.isnan(told)
-        return self._claim("holds" if holds else "fails", criterion, told, null, null_description, evidence)
+        return self._claim("holds" if holds else "fails", criterion, told, **beside)
 
     def correct(
-        self,
-        right: str,
-        *,
-        printed_error: float,
-        error: float,
-        tolerance: float,
-        null: float | None = None,
-        null_description: str = "",
-        evidence: str = "",
+        self, right: str, *, printed_error: float, error: float, tolerance: float, **beside: Unpack[Beside]
     ) -> Claim:
         """The claim, a misprint: the printed statement must fail where the corrected one holds.
 
@@ -259,26 +223,19 @@ class Statement:
         does the claim. If the printed statement is not wrong by that much, the erratum is not proven,
         and the claim ``fails`` too: a reader must not be told of a misprint that is none.
         """
-        criterion = within_error(tolerance, error, of="error as corrected") & above(
-            10 * tolerance, printed_error, of="error as printed"
-        )
-        verdict: Verdict = "corrected" if criterion.holds else "fails"
-        judged = self._claim(verdict, criterion, float(error), null, null_description, evidence)
+        criterion = within_error(tolerance, error, of="error as corrected")
+        criterion &= above(10 * tolerance, printed_error, of="error as printed")
+        judged = self._claim("corrected" if criterion.holds else "fails", criterion, error, **beside)
         return dataclasses.replace(judged, correction=right, printed_error=float(printed_error))
 
     def not_tested(self, reason: str) -> Claim:
         """The claim that a run could not test, with the reason."""
-        return self._claim("not tested", Criterion(()), None, None, "", reason)
+        return self._claim("not tested", Criterion(()), None, evidence=reason)
 
     def _claim(
-        self,
-        verdict: Verdict,
-        criterion: Criterion,
-        measured: float | None,
-        null: float | None,
-        null_description: str,
-        evidence: str,
+        self, verdict: Verdict, criterion: Criterion, measured: float | None, **beside: Unpack[Beside]
     ) -> Claim:
+        null = beside.pop("null", None)
         return Claim(
             id=self.id,
             source=self.source,
@@ -289,8 +246,7 @@ class Statement:
             verdict=verdict,
             criterion=criterion.conditions,
             null=None if null is None else float(null),
-            null_description=null_description,
-            evidence=evidence,
+            **beside,
         )
 
 

@@ -58,6 +58,17 @@ class Tables:
         return "\n".join(parts)
 
 
+def rows(table: pandas.DataFrame, **columns: object) -> pandas.DataFrame:
+    """The rows in which every named column has the given value: ``rows(curves, metric="kappa", layer=0)``.
+
+    A list or tuple stands for any of its values.
+    """
+    for name, value in columns.items():
+        column = table[name]
+        table = table[column.isin(value) if isinstance(value, list | tuple) else column == value]
+    return table
+
+
 def frame_html(table: pandas.DataFrame, name: str) -> str:
     """A table as HTML, escaped, four digits a number, under its name."""
     shown = table.to_html(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from joma.core.claim import Claim, Statement, above, below, within_error
+from joma.core.claim import Claim, above, below, statements, within_error
 from joma.data.next_token import NextTokenData, graded_tokens
 from joma.dynamics.token_flow import TokenTrajectory, token_flow
 from joma.theory.scan_snap.decoder import (
@@ -20,41 +20,24 @@ from joma.theory.scan_snap.snapping import snap_time_printed
 Floats = NDArray[np.float64]
 
 
-STEPS = Statement(
-    "snap_theorem1.steps",
-    "Scan&Snap Thm 1 (t >> K^2 steps of batch size 1, M^-0.99 << eta_Y < 1)",
-    "After 10 K^2 steps of batch size 1 the gradient is gamma (iota_n f_n - sum beta_nn' f_n') with "
-    "positive coefficients.",
-)
-CLOSED_FORM = Statement(
-    "snap_decoder.closed_form",
-    "Scan&Snap, decoder under frozen attention (towards Thm 1)",
-    "h + (e^{Mh/(M-1)} - 1)/M = eta_Y t/K for the right token's logit h.",
-)
-HALF_SPEED = Statement(
-    "snap_decoder.half_speed",
-    "Scan&Snap Thm 4, t_0 = O(2 K ln M/eta_Y)",
-    "The decoder's speed has halved at t = (K/eta_Y) [ (M-1)/M ln(M+1) + 1 ].",
-)
-SPAN = Statement(
-    "snap_theorem1.span",
-    "Scan&Snap Thm 1, Eq. 9",
-    "With attention frozen and Y(0) = 0, g_n is a combination of the f_n'.",
-)
-SIGNS = Statement(
-    "snap_theorem1.signs",
-    "Scan&Snap Thm 1, Eq. 9",
-    "Its coefficients iota_n and beta_nn' are positive, for classes that are alike.",
-)
-SIGNS_UNLIKE = Statement(
-    "snap_theorem1.signs_unlike",
-    "Scan&Snap Thm 1, Eq. 9",
-    "iota_n, beta_nn' > 0 for uniform classes, as the slides state it.",
-)
-MOVING = Statement(
-    "snap_theorem1.moving",
-    "Scan&Snap Thm 1",
-    "The form holds to 2 % along the coupled flow where eta_Y = 1000 eta_Z.",
+STATEMENTS = statements(
+    {
+        "snap_theorem1.steps": "Scan&Snap Thm 1 (t >> K^2 steps of batch size 1, M^-0.99 << eta_Y < 1) | "
+        "After 10 K^2 steps of batch size 1 the gradient is gamma (iota_n f_n - sum beta_nn' f_n') with "
+        "positive coefficients.",
+        "snap_decoder.closed_form": "Scan&Snap, decoder under frozen attention (towards Thm 1) | h + "
+        "(e^{Mh/(M-1)} - 1)/M = eta_Y t/K for the right token's logit h.",
+        "snap_decoder.half_speed": "Scan&Snap Thm 4, t_0 = O(2 K ln M/eta_Y) | The decoder's speed has "
+        "halved at t = (K/eta_Y) [ (M-1)/M ln(M+1) + 1 ].",
+        "snap_theorem1.span": "Scan&Snap Thm 1, Eq. 9 | With attention frozen and Y(0) = 0, g_n is a "
+        "combination of the f_n'.",
+        "snap_theorem1.signs": "Scan&Snap Thm 1, Eq. 9 | Its coefficients iota_n and beta_nn' are positive, "
+        "for classes that are alike.",
+        "snap_theorem1.signs_unlike": "Scan&Snap Thm 1, Eq. 9 | iota_n, beta_nn' > 0 for uniform classes, "
+        "as the slides state it.",
+        "snap_theorem1.moving": "Scan&Snap Thm 1 | The form holds to 2 % along the coupled flow where eta_Y "
+        "= 1000 eta_Z.",
+    }
 )
 
 
@@ -72,11 +55,11 @@ def snap_decoder() -> list[Claim]:
     speed = 1 - right_probability(at_half, outputs)
     printed = snap_time_printed(eta_y=eta_y, classes=classes, outputs=outputs)
     return [
-        CLOSED_FORM.judge(
+        STATEMENTS["snap_decoder.closed_form"].judge(
             within_error(1e-8, float(np.abs(own - h).max())),
             evidence=f"flow with disjoint features, K = {classes}, M = {outputs}, to t = 1e4",
         ),
-        HALF_SPEED.judge(
+        STATEMENTS["snap_decoder.half_speed"].judge(
             within_error(1e-12, abs(float(speed[1] / speed[0]) - 0.5)),
             evidence=f"{half:.3g} here, beside the slides' order of magnitude {printed:.3g}",
         ),
@@ -102,17 +85,17 @@ def snap_theorem1() -> list[Claim]:
         coupled = token_flow(alike, eta_y=1.0, eta_z=1 / ratio, times=times)
         moving.append(max(form.residual.max() for form in _forms(coupled)))
     return [
-        SPAN.judge(
+        STATEMENTS["snap_theorem1.span"].judge(
             within_error(1e-12, float(off_span)),
             evidence="population flow to t = 1e4, one common and three distinct tokens, K = 3",
         ),
-        SIGNS.judge(
+        STATEMENTS["snap_theorem1.signs"].judge(
             above(0, lowest, of="smallest coefficient"),
             null=wrong,
             null_description="smallest beta/iota of classes that are not alike",
             evidence="the same flow",
         ),
-        SIGNS_UNLIKE.correct(
+        STATEMENTS["snap_theorem1.signs_unlike"].correct(
             "beta_nn' can be negative where the overlaps f_n . f_n' differ; what Theorem 2a needs, "
             "sum_n' beta_nn' f_n . f_n' > 0, holds all the same.",
             printed_error=max(0.0, -wrong),
@@ -121,7 +104,7 @@ def snap_theorem1() -> list[Claim]:
             evidence="one common token of probability .9, .9, .97, one distinct token each, M = 200: "
             f"smallest beta/iota {wrong:.3f}, smallest drive of a distinct token {pull:.2g}",
         ),
-        MOVING.judge(
+        STATEMENTS["snap_theorem1.moving"].judge(
             within_error(0.02, float(moving[1])),
             null=float(moving[0]),
             null_description="eta_Y = eta_Z",
@@ -155,7 +138,7 @@ def _steps() -> Claim:
                         least[name].append(float(both.min() / np.abs(form.own).max()))
                         off_span = max(off_span, float(form.residual.max()))
     late = min(least["10 K^2"])
-    return STEPS.judge(
+    return STATEMENTS["snap_theorem1.steps"].judge(
         above(0, late, of="smallest coefficient", across="in every run")
         & below(1e-9, off_span, of="part outside of the span"),
         null=min(least["K"]),

@@ -7,32 +7,24 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from joma.core.claim import Claim, Statement, within_error
+from joma.core.claim import Claim, statements, within_error
 from joma.data.next_token import NextTokenData, graded_tokens
 from joma.theory.scan_snap.equations import attended, predictions, unit, velocities
 
 Floats = NDArray[np.float64]
 
 
-GRADIENT = Statement(
-    "snap_dynamics.gradient",
-    "Scan&Snap, Training dynamics of Y and Z",
-    "Y' and Z' are the gradient of the expected log-likelihood, with P_perp/|X^T b|.",
-)
-DIAGONAL = Statement(
-    "snap_dynamics.diagonal",
-    "Scan&Snap, Training dynamics of Y and Z",
-    "diag(b) may stand for diag(b) - b b^T, because P_perp X^T b = 0.",
-)
-IDENTITY = Statement(
-    "snap_lemma2.identity",
-    "Scan&Snap Lemma 2, second part",
-    "X^T diag(b_T) X = diag(X^T b_T) at every T, and X^T b_T is fixed by the counts.",
-)
-LIMIT = Statement(
-    "snap_lemma2.limit",
-    "Scan&Snap Lemma 2, first part",
-    "X^T b_T tends to c_{m,n}; the distance shrinks as 1/sqrt(T).",
+STATEMENTS = statements(
+    {
+        "snap_dynamics.gradient": "Scan&Snap, Training dynamics of Y and Z | Y' and Z' are the gradient of "
+        "the expected log-likelihood, with P_perp/|X^T b|.",
+        "snap_dynamics.diagonal": "Scan&Snap, Training dynamics of Y and Z | diag(b) may stand for diag(b) "
+        "- b b^T, because P_perp X^T b = 0.",
+        "snap_lemma2.identity": "Scan&Snap Lemma 2, second part | X^T diag(b_T) X = diag(X^T b_T) at every "
+        "T, and X^T b_T is fixed by the counts.",
+        "snap_lemma2.limit": "Scan&Snap Lemma 2, first part | X^T b_T tends to c_{m,n}; the distance "
+        "shrinks as 1/sqrt(T).",
+    }
 )
 
 
@@ -65,11 +57,13 @@ def snap_dynamics() -> list[Claim]:
         projected = (np.eye(f.size) - np.outer(f, f)) / np.linalg.norm(c) @ g
         gap = max(gap, float(np.abs((np.diag(c) - np.outer(c, c)) @ projected - c * projected).max()))
     return [
-        GRADIENT.judge(
+        STATEMENTS["snap_dynamics.gradient"].judge(
             within_error(1e-8, float(np.abs(numeric - exact).max() / np.abs(exact).max())),
             evidence="sixth-order differences at a random state, 3 last and 6 next tokens, T -> infinity",
         ),
-        DIAGONAL.judge(within_error(1e-15, gap), evidence="both written out as matrices at the same state"),
+        STATEMENTS["snap_dynamics.diagonal"].judge(
+            within_error(1e-15, gap), evidence="both written out as matrices at the same state"
+        ),
     ]
 
 
@@ -94,8 +88,10 @@ def snap_lemma2() -> list[Claim]:
     ]
     slope = float(np.polyfit(np.log(lengths), np.log(errors), 1)[0])
     return [
-        IDENTITY.judge(within_error(1e-15, identity), evidence="sequences of 2, 5, 50 and 500 tokens"),
-        LIMIT.judge(
+        STATEMENTS["snap_lemma2.identity"].judge(
+            within_error(1e-15, identity), evidence="sequences of 2, 5, 50 and 500 tokens"
+        ),
+        STATEMENTS["snap_lemma2.limit"].judge(
             within_error(0.02, abs(slope + 0.5)),
             evidence=f"2000 sequences for each T = 1e2 ... 1e5: log-log slope {slope:.3f}",
         ),

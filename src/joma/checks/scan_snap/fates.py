@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
-from joma.core.claim import Claim, Statement, above, below, within_error
+from joma.core.claim import Claim, above, below, statements, within_error
 from joma.data.next_token import graded_tokens
 from joma.dynamics.token_flow import strongest_distinct, token_flow
 from joma.theory.scan_snap import fates
@@ -18,40 +18,25 @@ ENSEMBLE = 1000
 """Random data sets on which Theorem 3's bounds are tried."""
 
 
-DISTINCT = Statement("snap_theorem2.distinct", "Scan&Snap Thm 2a", "z' > 0 for every distinct token.")
-COMMON = Statement("snap_theorem2.common", "Scan&Snap Thm 2b", "z' < 0 for the single common token.")
-TWO_COMMON = Statement(
-    "snap_theorem2.two_common",
-    "Scan&Snap Thm 2b",
-    "The hypothesis |G_CT| = 1 is needed: of two common tokens one may rise.",
-)
-GAIN = Statement(
-    "snap_theorem3.gain",
-    "Scan&Snap Thm 3",
-    "r_{l/l'}(t) = r_{l/l'}(0) chi_l(t), chi_l = exp(2 (z_l(t) - z_l(0))).",
-)
-CLOCK = Statement(
-    "snap_theorem3.clock",
-    "Scan&Snap Thm 3, sharpened",
-    "(1 - e^{-2 z_l})/P(l|n)^2 is the same for all distinct tokens l of n.",
-)
-GAIN_EXACT = Statement(
-    "snap_theorem3.gain_exact",
-    "Scan&Snap Thm 3",
-    "With Theorem 1's form, dz_l = f_l^2 dB, r_{l/l'} = r_{l/l'}(0) chi_l is exact.",
-)
-LOSERS = Statement(
-    "snap_theorem3.losers",
-    "Scan&Snap Thm 3 (not in the slides)",
-    "While the strongest token grows without end, the others end at -1/2 ln(1 - (P(l|n)/P(l_0|n))^2).",
-)
-BOUNDS_SHARP = Statement(
-    "snap_theorem3.bounds_sharp",
-    "Scan&Snap Thm 3",
-    "Neither bound can be improved: chi leaves along e^{2 f(0)^2 B} and ends along e^{2 B}.",
-)
-BOUNDS = Statement(
-    "snap_theorem3.bounds", "Scan&Snap Thm 3", "e^{2 f(0)^2 B} <= chi_l0 <= e^{2B} for the dominant token."
+STATEMENTS = statements(
+    {
+        "snap_theorem2.distinct": "Scan&Snap Thm 2a | z' > 0 for every distinct token.",
+        "snap_theorem2.common": "Scan&Snap Thm 2b | z' < 0 for the single common token.",
+        "snap_theorem2.two_common": "Scan&Snap Thm 2b | The hypothesis |G_CT| = 1 is needed: of two common "
+        "tokens one may rise.",
+        "snap_theorem3.gain": "Scan&Snap Thm 3 | r_{l/l'}(t) = r_{l/l'}(0) chi_l(t), chi_l = exp(2 (z_l(t) "
+        "- z_l(0))).",
+        "snap_theorem3.clock": "Scan&Snap Thm 3, sharpened | (1 - e^{-2 z_l})/P(l|n)^2 is the same for all "
+        "distinct tokens l of n.",
+        "snap_theorem3.gain_exact": "Scan&Snap Thm 3 | With Theorem 1's form, dz_l = f_l^2 dB, r_{l/l'} = "
+        "r_{l/l'}(0) chi_l is exact.",
+        "snap_theorem3.losers": "Scan&Snap Thm 3 (not in the slides) | While the strongest token grows "
+        "without end, the others end at -1/2 ln(1 - (P(l|n)/P(l_0|n))^2).",
+        "snap_theorem3.bounds_sharp": "Scan&Snap Thm 3 | Neither bound can be improved: chi leaves along "
+        "e^{2 f(0)^2 B} and ends along e^{2 B}.",
+        "snap_theorem3.bounds": "Scan&Snap Thm 3 | e^{2 f(0)^2 B} <= chi_l0 <= e^{2B} for the dominant "
+        "token.",
+    }
 )
 
 
@@ -65,21 +50,21 @@ def snap_theorem2() -> list[Claim]:
     features = unit(np.array([[0.9, 0.4, 0.15, 0.0], [0.1, 0.9, 0.0, 0.4]]))
     two = fates.pull_of_form(features, np.array([[0.0, 1.0], [1.0, 0.0]])).sum(axis=0)
     return [
-        DISTINCT.judge(
+        STATEMENTS["snap_theorem2.distinct"].judge(
             above(0, rise, of="smallest z'", across="at every step")
             & below(0, rise_together, of="smallest z' where eta_Y = 2 eta_Z"),
             null=rise_together,
             null_description="eta_Y = 2 eta_Z, where the decoder does not follow and the theorem is silent",
             evidence="coupled flows on 200 random data sets, one common token, K = 3, eta_Y = 100 eta_Z",
         ),
-        COMMON.judge(
+        STATEMENTS["snap_theorem2.common"].judge(
             below(0, fall, of="largest z'", across="at every step")
             & above(0, fall_of_two, of="largest z' with two common tokens"),
             null=fall_of_two,
             null_description="the same with two common tokens, which the theorem excludes",
             evidence="the same flows",
         ),
-        TWO_COMMON.judge(
+        STATEMENTS["snap_theorem2.two_common"].judge(
             above(0, two[0], of="z' of one common token under Theorem 1's form")
             & below(0, two[1], of="z' of the other"),
             evidence=f"two classes, beta = 1; the other common token has z' = {two[1]:.3f}",
@@ -105,31 +90,33 @@ def snap_theorem3() -> list[Claim]:
     exact = _exact_gain()
     violation, _, _, spread = _march(_ensemble(np.random.default_rng(3), ENSEMBLE), 0.5, 60.0, 120)
     return [
-        GAIN.judge(
+        STATEMENTS["snap_theorem3.gain"].judge(
             within_error(1e-3, errors[1000]),
             null=errors[1],
             null_description="eta_Y = eta_Z, where g_n leaves the span of the f_n",
             evidence="largest relative error along the coupled flow to t = 3e4, eta_Y = 1000 eta_Z, K = 3",
         ),
-        CLOCK.judge(
+        STATEMENTS["snap_theorem3.clock"].judge(
             within_error(1e-7, exact["clock"]),
             null=clocks[1],
             null_description="coupled flow, eta_Y = eta_Z",
             evidence="largest relative spread over the tokens where Theorem 1's form is exact; "
             f"{clocks[1000]:.2g} along the coupled flow with eta_Y = 1000 eta_Z",
         ),
-        GAIN_EXACT.judge(
+        STATEMENTS["snap_theorem3.gain_exact"].judge(
             within_error(1e-7, exact["gain"]),
             null=exact["null"],
             null_description="chi = exp(z_l - z_l(0))",
             evidence="relative, against an integration in B to 6: one common, three distinct tokens",
         ),
-        LOSERS.judge(within_error(1e-6, exact["losers"]), evidence="against the same integration, at B = 12"),
-        BOUNDS_SHARP.judge(
+        STATEMENTS["snap_theorem3.losers"].judge(
+            within_error(1e-6, exact["losers"]), evidence="against the same integration, at B = 12"
+        ),
+        STATEMENTS["snap_theorem3.bounds_sharp"].judge(
             within_error(1e-4, exact["bounds"]),
             evidence="the same integration: slopes of ln chi at B = 0 and at B = 12, relative",
         ),
-        BOUNDS.judge(
+        STATEMENTS["snap_theorem3.bounds"].judge(
             within_error(1e-9, violation),
             evidence=f"largest violation of the logarithms on {ENSEMBLE} random data sets, coupled flows, "
             f"eta_Y = 2 eta_Z; the bounds are up to {spread:.2g} apart",

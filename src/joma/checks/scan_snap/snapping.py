@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
-from joma.core.claim import Claim, Statement, above, within_error
+from joma.core.claim import Claim, above, statements, within_error
 from joma.data.next_token import NextTokenData
 from joma.dynamics.token_flow import token_flow
 from joma.theory.scan_snap import decoder, snapping
@@ -16,38 +16,22 @@ from joma.theory.scan_snap import decoder, snapping
 Floats = NDArray[np.float64]
 
 
-GAIN = Statement(
-    "snap_theorem4.gain", "Scan&Snap Thm 4", "B_n(t) ~ ln(C0 + 2K (eta_Z/eta_Y) ln^2(M eta_Y t/K))."
-)
-LATE = Statement(
-    "snap_theorem4.late",
-    "Scan&Snap Thm 4, snapping",
-    "Late, B_n is that with (M-1)/M ln(M eta_Y t/K) in place of h: it grows as ln ln t.",
-)
-EARLY = Statement(
-    "snap_theorem4.early",
-    "Scan&Snap Thm 4, scanning",
-    "Early, B_n = 1/4 ln(1 + 2 eta_Y eta_Z t^2/(K C0)), for large M.",
-)
-SCANNING = Statement(
-    "snap_theorem4.scanning",
-    "Scan&Snap Thm 4, scanning",
-    "B_n(t) grows as t^2 at first (the slides' O(ln t) is looser).",
-)
-HYPOTHESIS = Statement(
-    "snap_theorem4.hypothesis",
-    "Scan&Snap Thm 4, hypothesis",
-    "The drive fades as the fourth power, d ln(xi/gamma)/dB = -4, whatever the data.",
-)
-OVERLAP = Statement(
-    "snap_theorem4.overlap",
-    "Scan&Snap Thm 4, what holds instead",
-    "d ln(f_n.f_n')/dB = -2 [kappa (1 - f_CT^2)^2 + sum_l f_l^4]; -4 only in a corner.",
-)
-RATES = Statement(
-    "snap_theorem4.rates",
-    "Scan&Snap Thm 4, (1) and (2)",
-    "After snapping, B is larger for larger eta_Z and smaller for larger eta_Y.",
+STATEMENTS = statements(
+    {
+        "snap_theorem4.gain": "Scan&Snap Thm 4 | B_n(t) ~ ln(C0 + 2K (eta_Z/eta_Y) ln^2(M eta_Y t/K)).",
+        "snap_theorem4.late": "Scan&Snap Thm 4, snapping | Late, B_n is that with (M-1)/M ln(M eta_Y t/K) "
+        "in place of h: it grows as ln ln t.",
+        "snap_theorem4.early": "Scan&Snap Thm 4, scanning | Early, B_n = 1/4 ln(1 + 2 eta_Y eta_Z t^2/(K "
+        "C0)), for large M.",
+        "snap_theorem4.scanning": "Scan&Snap Thm 4, scanning | B_n(t) grows as t^2 at first (the slides' "
+        "O(ln t) is looser).",
+        "snap_theorem4.hypothesis": "Scan&Snap Thm 4, hypothesis | The drive fades as the fourth power, d "
+        "ln(xi/gamma)/dB = -4, whatever the data.",
+        "snap_theorem4.overlap": "Scan&Snap Thm 4, what holds instead | d ln(f_n.f_n')/dB = -2 [kappa (1 - "
+        "f_CT^2)^2 + sum_l f_l^4]; -4 only in a corner.",
+        "snap_theorem4.rates": "Scan&Snap Thm 4, (1) and (2) | After snapping, B is larger for larger eta_Z "
+        "and smaller for larger eta_Y.",
+    }
 )
 
 
@@ -79,37 +63,37 @@ def snap_theorem4() -> list[Claim]:
         for y, z in ((1.0, 0.1), (1.0, 1.0), (10.0, 0.1), (100.0, 0.1))
     ]
     return [
-        GAIN.correct(
+        STATEMENTS["snap_theorem4.gain"].correct(
             "B_n(t) = 1/4 ln(1 + (2K eta_Z/(C0 eta_Y)) h(t)^2), if xi = gamma e^{4z}/C0.",
             printed_error=float(np.abs(printed - truth[1:]).max()),
             error=float(np.abs(formula - truth).max()),
             tolerance=1e-8,
             evidence="the hypothesis's own ODE to t = 1e6, K = 3, M = 200, C0 = 5, eta_Z = eta_Y/20",
         ),
-        LATE.judge(
+        STATEMENTS["snap_theorem4.late"].judge(
             within_error(
                 1e-5, float(abs(snapping.gain_late(1e6, **sizes, constant=constant) / truth[-1] - 1))
             ),
             evidence="relative, the hypothesis's own ODE at t = 1e6, as above",
         ),
-        EARLY.judge(
+        STATEMENTS["snap_theorem4.early"].judge(
             within_error(1e-4, _early_error()),
             evidence="relative, against the integral of h (1 - alpha) exp(-4 B)/C0, M = 1e5",
         ),
-        SCANNING.judge(
+        STATEMENTS["snap_theorem4.scanning"].judge(
             within_error(0.02, abs(growth - 2)),
             evidence=f"log-log slope {growth:.4f} of the coupled flow, t = 1e-3 ... 0.1",
         ),
-        HYPOTHESIS.judge(
+        STATEMENTS["snap_theorem4.hypothesis"].judge(
             within_error(0.4, max(abs(exponent - snapping.HYPOTHESISED_EXPONENT) for exponent in exponents)),
             evidence="exponents fitted on coupled flows, t = 1e2 ... 1e5, eta_Y = 10 eta_Z, two last tokens "
             "with one next token each, P(common|n) = .2, .5, .9: " + ", ".join(f"{e:.2f}" for e in exponents),
         ),
-        OVERLAP.judge(
+        STATEMENTS["snap_theorem4.overlap"].judge(
             within_error(1e-4, float(np.abs(measured / predicted - 1).max())),
             evidence=f"the same data, eta_Y = 1000 eta_Z: {predicted[0]:.2f} to {predicted[-1]:.2f}",
         ),
-        RATES.judge(
+        STATEMENTS["snap_theorem4.rates"].judge(
             above(
                 0,
                 [by_rate[1] - by_rate[0], by_rate[0] - by_rate[2], by_rate[2] - by_rate[3]],

@@ -11,6 +11,7 @@ from scipy.stats import binomtest, false_discovery_control, fisher_exact, t
 
 from joma.core.arguments import Array
 from joma.core.claim import Claim, Statement, above, at_most
+from joma.core.tables import rows
 from joma.instruments.neurons import NeuronsRun
 from joma.instruments.neurons.measured import COPIES
 from joma.measures.superposition import null_probability
@@ -249,7 +250,7 @@ def _listed(shares: Array) -> str:
 
 def values_of(neurons: pd.DataFrame, metric: str) -> Array:
     """(neurons that were scored,)"""
-    return np.asarray(neurons[neurons["metric"] == metric]["value"].dropna())
+    return np.asarray(rows(neurons, metric=metric)["value"].dropna())
 
 
 def _of_significant(neurons: pd.DataFrame, metric: str) -> Array:
@@ -260,7 +261,7 @@ def _of_significant(neurons: pd.DataFrame, metric: str) -> Array:
 
 def _shuffled_share(null: pd.DataFrame) -> float:
     """The share that the same test finds in one half of each layer's shuffles, with the other as null."""
-    scores = null[null["metric"] == "superposition"]
+    scores = rows(null, metric="superposition")
     parts = []
     for _, part in scores.groupby(["layer", "stack"]):
         values = part["value"].to_numpy()

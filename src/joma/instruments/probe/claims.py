@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, Statement, above, at_most
+from joma.core.claim import Claim, above, at_most, statements
+from joma.core.tables import rows
 from joma.instruments.probe import ProbeRun
 from joma.instruments.probe.sections.index_rows import index_of_heads
 from joma.instruments.probe.text import probe_sentences
@@ -15,14 +16,12 @@ _NEARLY = 2.0
 _CLEAR = 3.0
 
 
-JOINT_DYNAMICS = Statement(
-    "probe.joint_dynamics",
-    "JoMA Thm 1",
-    "attention's logits grow with half the sum of squares of what the hidden neurons see of a context "
-    "token through the head",
-)
-ORTHOGONALITY = Statement(
-    "probe.orthogonality", "JoMA Sec. 2 and 7", "the embeddings of distinct tokens are nearly orthogonal"
+STATEMENTS = statements(
+    {
+        "probe.joint_dynamics": "JoMA Thm 1 | attention's logits grow with half the sum of squares of what "
+        "the hidden neurons see of a context token through the head",
+        "probe.orthogonality": "JoMA Sec. 2 and 7 | the embeddings of distinct tokens are nearly orthogonal",
+    }
 )
 
 
@@ -38,22 +37,22 @@ def answer(settings: ProbeRun, tables: Mapping[str, pd.DataFrame]) -> list[str]:
 
 def _joint_dynamics_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:
     if "joint_dynamics" not in tables:
-        return JOINT_DYNAMICS.not_tested(_why_missing(tables, "joint_dynamics"))
-    rows = tables["joint_dynamics"]
-    linear, shuffled = index_of_heads(rows), index_of_heads(rows, "null")
+        return STATEMENTS["probe.joint_dynamics"].not_tested(_why_missing(tables, "joint_dynamics"))
+    joint = tables["joint_dynamics"]
+    linear, shuffled = index_of_heads(joint), index_of_heads(joint, "null")
     if linear.empty or shuffled.empty:
-        return JOINT_DYNAMICS.not_tested("no query sees enough keys for a correlation")
+        return STATEMENTS["probe.joint_dynamics"].not_tested("no query sees enough keys for a correlation")
     if "untrained_joint_dynamics" not in tables:
-        return JOINT_DYNAMICS.not_tested(
+        return STATEMENTS["probe.joint_dynamics"].not_tested(
             "it speaks of learning, and no untrained network stands beside ("
             f"{_why_missing(tables, 'untrained')})"
         )
     untrained = index_of_heads(tables["untrained_joint_dynamics"]).abs()
-    partial = index_of_heads(rows, given="position and value_norm")
-    logs = index_of_heads(rows, scale="log")
+    partial = index_of_heads(joint, given="position and value_norm")
+    logs = index_of_heads(joint, scale="log")
     positive, measured = float((linear > 0).mean()), float(linear.mean())
     null = max(float(shuffled.abs().mean()), float(untrained.mean()))
-    return JOINT_DYNAMICS.judge(
+    return STATEMENTS["probe.joint_dynamics"].judge(
         above(
             _CLEAR * null,
             measured,
@@ -73,15 +72,17 @@ def _joint_dynamics_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:
 
 def _orthogonality_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:
     if "coherence" not in tables:
-        return ORTHOGONALITY.not_tested(_why_missing(tables, "coherence"))
-    rows = tables["coherence"]
-    rows = rows[(rows["metric"] == "mean_absolute_cosine") & (rows["pairs"] == "different")]
-    table = rows[(rows["place"] == "embedding")].set_index("centred")
+        return STATEMENTS["probe.orthogonality"].not_tested(_why_missing(tables, "coherence"))
+    cosines = rows(tables["coherence"], metric="mean_absolute_cosine", pairs="different")
+    table = rows(cosines, place="embedding").set_index("centred")
     if table.empty:
-        return ORTHOGONALITY.not_tested("the model has no table of embeddings that could be found")
-    inputs = rows[(rows["place"] == "input") & (rows["layer"] == rows["other_layer"]) & ~rows["centred"]]
+        return STATEMENTS["probe.orthogonality"].not_tested(
+            "the model has no table of embeddings that could be found"
+        )
+    inputs = rows(cosines, place="input", centred=False)
+    inputs = inputs[inputs["layer"] == inputs["other_layer"]]
     measured, random = float(table.loc[False, "value"]), float(table.loc[False, "random"])
-    return ORTHOGONALITY.judge(
+    return STATEMENTS["probe.orthogonality"].judge(
         at_most(
             _NEARLY * random, measured, of="mean |cos|", than=f"{_NEARLY:g} times that of random directions"
         ),
@@ -94,8 +95,7 @@ def _orthogonality_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:
 
 def _why_missing(tables: Mapping[str, pd.DataFrame], section: str) -> str:
     if "not_measured" in tables:
-        rows = tables["not_measured"]
-        reasons = rows[rows["section"] == section]["reason"]
+        reasons = rows(tables["not_measured"], section=section)["reason"]
         if len(reasons):
             return str(reasons.iloc[0])
     return f"the section {section} was not asked for"

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, Statement, above
+from joma.core.claim import Claim, Statement, above, statements
+from joma.core.tables import rows
 from joma.instruments.track import TrackRun
 from joma.instruments.track.waves import LEAST_LAYERS, top_above_bottom
 
@@ -14,41 +15,43 @@ _MATRIX = "lower"
 
 
 WAVES = "arXiv 2604.22778"
-TOP_LAYERS = Statement(
-    "track.top_layers",
-    "JoMA Sec. 6, Fig. 7",
-    "The stable ranks of the lower MLP fall and bounce back in top layers, and only fall in bottom layers.",
+STATEMENTS = statements(
+    {
+        "track.top_layers": "JoMA Sec. 6, Fig. 7 | The stable ranks of the lower MLP fall and bounce back "
+        "in top layers, and only fall in bottom layers.",
+        "track.wave": f"{WAVES} | Rank compression runs from early to late layers.",
+        "track.wave_back": f"{WAVES} | The ranks return from late to early layers.",
+    }
 )
-WAVE = Statement("track.wave", WAVES, "Rank compression runs from early to late layers.")
-WAVE_BACK = Statement("track.wave_back", WAVES, "The ranks return from late to early layers.")
 
 
 def claims(settings: TrackRun, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """JoMA Fig. 7's top layers that bounce and bottom layers that fall; the wave of rank compression."""
     return [
         _top_layers(settings, tables["bounces"]),
-        _wave(tables["orders"], "fall", WAVE),
-        _wave(tables["orders"], "return", WAVE_BACK),
+        _wave(tables["orders"], "fall", STATEMENTS["track.wave"]),
+        _wave(tables["orders"], "return", STATEMENTS["track.wave_back"]),
     ]
 
 
 def _top_layers(settings: TrackRun, bounces: pd.DataFrame) -> Claim:
-    rows = bounces[(bounces["series"] == "A") & (bounces["metric"] == "stable_rank")]
-    rows = rows[(rows["matrix"] == _MATRIX) & rows["layer"].notna() & rows["rebound"].notna()]
-    rows = rows[rows["line"] == (rows["line"].iloc[0] if len(rows) else "")].sort_values("layer")
-    if rows["layer"].nunique() < LEAST_LAYERS:
-        return TOP_LAYERS.not_tested(
+    ranks = rows(bounces, series="A", metric="stable_rank", matrix=_MATRIX).dropna(
+        subset=["layer", "rebound"]
+    )
+    ranks = rows(ranks, line=ranks["line"].iloc[0] if len(ranks) else "").sort_values("layer")
+    if ranks["layer"].nunique() < LEAST_LAYERS:
+        return STATEMENTS["track.top_layers"].not_tested(
             f"it needs {LEAST_LAYERS} layers with curves of 8 checkpoints or more each"
         )
     # In units of what noise alone makes of each curve, so that layers can be compared.
-    sizes = (rows["rebound"] / rows["rebound_null"].clip(lower=1e-300)).groupby(rows["layer"]).mean()
+    sizes = (ranks["rebound"] / ranks["rebound_null"].clip(lower=1e-300)).groupby(ranks["layer"]).mean()
     measured, null, probability = top_above_bottom(sizes.to_numpy(), settings.seed)
     half = len(sizes) // 2
     layers = sizes.index.to_numpy()
-    verdicts = rows.groupby("layer")["verdict"].first()
+    verdicts = ranks.groupby("layer")["verdict"].first()
     top = int((verdicts.loc[layers[-half:]] == "bounces").sum())
     bottom = int((verdicts.loc[layers[:half]] == "bounces").sum())
-    return TOP_LAYERS.judge(
+    return STATEMENTS["track.top_layers"].judge(
         above(
             null,
             measured,
@@ -65,11 +68,10 @@ def _top_layers(settings: TrackRun, bounces: pd.DataFrame) -> Claim:
 
 
 def _wave(orders: pd.DataFrame, move: str, statement: Statement) -> Claim:
-    rows = orders[(orders["series"] == "A") & (orders["metric"] == "stable_rank") & (orders["move"] == move)]
-    rows = rows[rows["matrix"] == _MATRIX]
-    if rows.empty:
+    order = rows(orders, series="A", metric="stable_rank", move=move, matrix=_MATRIX)
+    if order.empty:
         return statement.not_tested(f"fewer than {LEAST_LAYERS} layers {move} along this series")
-    row = rows.iloc[0]
+    row = order.iloc[0]
     sign = 1 if move == "fall" else -1
     return statement.not_tested(
         "one run cannot tell: a wave counts in the pooled runs of five seeds (joma run fig7); the "

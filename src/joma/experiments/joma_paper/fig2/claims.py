@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from joma.core.claim import Claim, Statement, at_least, below, within_error
+from joma.core.tables import rows
 from joma.experiments.joma_paper.fig2 import DATA, Fig2
 
 HIGH = 0.9
@@ -15,16 +16,15 @@ HIGH = 0.9
 
 def claims(settings: Fig2, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """The caption's three statements, the text's 'fairly well', and what holds exactly."""
-    final = (
-        tables["summary"]
-        .query("statistic == 'final'")
-        .pivot_table(index=["data", "metric"], columns="run", values="value")
+    summary = tables["summary"]
+    final = rows(summary, statistic="final").pivot_table(
+        index=["data", "metric"], columns="run", values="value"
     )
-    least = tables["summary"].query("statistic == 'least' and metric == 'correlation_1'")
+    least = rows(summary, statistic="least", metric="correlation_1")
     return [
         claim
         for data in DATA
-        for claim in _claims(data, final.loc[data], float(least.query("data == @data")["value"].median()))
+        for claim in _claims(data, final.loc[data], float(rows(least, data=data)["value"].median()))
     ]
 
 
@@ -113,7 +113,7 @@ def _claims(data: str, final: pd.DataFrame, least_first: float) -> list[Claim]:
 
 def answer(settings: Fig2, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     """How well Theorem 1's softmax form predicts attention logits."""
-    final = tables["summary"].query("statistic == 'final'").groupby("metric")["value"].median()
+    final = rows(tables["summary"], statistic="final").groupby("metric")["value"].median()
     return [
         f"Under softmax attention Theorem 1's prediction correlates with the trained logits by "
         f"{final['correlation']:.2f} but is off by {final['error']:.1f} times their size; with the integral "

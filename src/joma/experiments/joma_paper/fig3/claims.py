@@ -8,17 +8,21 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
 
-from joma.core.claim import Claim, Statement, above, at_least, at_most, below, equal
+from joma.core.claim import Claim, Statement, above, at_least, at_most, below, equal, statements
+from joma.core.tables import rows
 from joma.experiments.joma_paper.fig3 import ATTENTION, GROWING, Fig3
 
 SHUFFLES = 400
 """Of Theorem 2's limits among tokens and runs."""
 
 
-ONE_WINNER = Statement(
-    "fig3.one_winner",
-    "JoMA Thm 2, remarks; Fig. 3",
-    "One component wins, that of the largest |Delta|, and the rest stays finite.",
+STATEMENTS = statements(
+    {
+        "fig3.one_winner": "JoMA Thm 2, remarks; Fig. 3 | One component wins, that of the largest |Delta|, "
+        "and the rest stays finite.",
+        "fig3.saturation": "JoMA Fig. 3, caption | After convergence only some components of v_0 grow; the "
+        "others are saturated.",
+    }
 )
 
 
@@ -39,11 +43,7 @@ def claims(settings: Fig3, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
         for _ in range(SHUFFLES)
     ]
     return [
-        Statement(
-            "fig3.saturation",
-            caption,
-            "After convergence only some components of v_0 grow; the others are saturated.",
-        ).judge(
+        STATEMENTS["fig3.saturation"].judge(
             above(0.5, share, of=saturated, across="in every run")
             & below(1, share, of=saturated, across="in every run")
             & below(0.5, unattended, of="that share with attention frozen", across="in every run"),
@@ -51,7 +51,7 @@ def claims(settings: Fig3, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
             null_description="the largest share with attention frozen",
             evidence=f"smallest share of saturated components of v_0, {seeds}",
         ),
-        ONE_WINNER.judge(
+        STATEMENTS["fig3.one_winner"].judge(
             equal(
                 1,
                 _sole_winner(trained),
@@ -115,5 +115,5 @@ def _against_limits(losers: pd.DataFrame) -> tuple[float, float, float]:
 
 def by_token(final: pd.DataFrame, attention: str) -> pd.DataFrame:
     """One row per run and token, one column per metric."""
-    chosen = final[final["attention"] == attention]
+    chosen = rows(final, attention=attention)
     return chosen.pivot_table(index=["run", "token"], columns="metric", values="value", dropna=False)

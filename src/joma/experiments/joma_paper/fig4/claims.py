@@ -6,15 +6,19 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, Statement, above, at_least, at_most, below, within_error
+from joma.core.claim import Claim, Statement, above, at_least, at_most, below, statements, within_error
+from joma.core.tables import rows
 from joma.experiments.joma_paper.fig4 import ACTING, CAPTION, VARIANTS, Fig4
 
 # Nats that count as a drop or a rebound on the figure; the curves carry no noise, their nulls are exact.
 VISIBLE = 0.1
 
 
-CAPTION_SHAPE = Statement(
-    "fig4.caption_shape", "JoMA Fig. 4, caption", "entropy(softmax(v^2)) along Eq. 6 drops and then rebounds."
+STATEMENTS = statements(
+    {
+        "fig4.caption_shape": "JoMA Fig. 4, caption | entropy(softmax(v^2)) along Eq. 6 drops and then "
+        "rebounds.",
+    }
 )
 
 
@@ -67,7 +71,7 @@ def claims(settings: Fig4, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     unattended = extremes_of(tables, "equation 6", "no attention", CAPTION)
     own, printed = (_clock_spread(tables, exponent) for exponent in ("v^2/T", "v^2/2"))
     found.append(
-        CAPTION_SHAPE.judge(
+        STATEMENTS["fig4.caption_shape"].judge(
             at_least(VISIBLE, [caption["drop"], caption["rebound"]], of="drop and rebound each", unit="nats")
             & below(0.1 * VISIBLE, unattended["rebound"], of="rebound without attention", unit="nats"),
             null=unattended["rebound"],
@@ -103,19 +107,19 @@ def extremes_of(
     tables: Mapping[str, pd.DataFrame], run: str, variant: str, temperature: float
 ) -> dict[str, float]:
     """Start, minimum, where it lies, end, drop and rebound of one entropy curve."""
-    rows = tables["extremes"].query("run == @run and variant == @variant and temperature == @temperature")
-    return {str(metric): float(value) for metric, value in zip(rows["metric"], rows["value"], strict=True)}
+    extremes = rows(tables["extremes"], run=run, variant=variant, temperature=temperature)
+    return {str(metric): float(value) for metric, value in extremes.set_index("metric")["value"].items()}
 
 
 def _order(tables: Mapping[str, pd.DataFrame], run: str, variant: str) -> float:
     """Rank correlation of mu with the half time."""
-    rows = tables["half_times"].query("run == @run and variant == @variant")
-    return float(rows["mu"].rank().corr(rows["value"].rank()))
+    times = rows(tables["half_times"], run=run, variant=variant)
+    return float(times["mu"].rank().corr(times["value"].rank()))
 
 
 def _clock_spread(tables: Mapping[str, pd.DataFrame], exponent: str) -> float:
     """Largest relative spread, over the iterations, of the time the components tell."""
-    told = tables["clocks"].query("exponent == @exponent").groupby("step")["value"]
+    told = rows(tables["clocks"], exponent=exponent).groupby("step")["value"]
     return float(((told.max() - told.min()) / told.mean()).max())
 
 

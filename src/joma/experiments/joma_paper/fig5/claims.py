@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata, spearmanr
 
-from joma.core.claim import Claim, Statement, above, at_least, at_most, below, equal, within_error
+from joma.core.claim import Claim, Statement, above, at_least, at_most, below, equal, statements, within_error
+from joma.core.tables import rows
 from joma.experiments.joma_paper.fig5 import RUNS, Fig5
 from joma.experiments.joma_paper.fig5.permutations import distinct_permutations
 from joma.theory import salience
@@ -24,32 +25,19 @@ LAW = 0.1 * LEAST_REBOUND
 WINNER = 0.99
 
 
-BLOCK_LAW = Statement(
-    "fig5.block_law",
-    "JoMA Eq. 6, corrected, on Fig. 5's data",
-    "How far attention spreads again in the trained block follows from the corrected law, with kappa "
-    "= 1 and mu where uniform attention rests.",
-)
-REST_FOLLOWS_IN_EQUATION_6 = Statement(
-    "fig5.rest_follows_in_equation_6",
-    "JoMA Sec. 5, Fig. 5(b), Eq. 6",
-    "Under Eq. 6 attention spreads again: it gradually reaches out to the tokens that co-occur less.",
-)
-REST_FOLLOWS_IN_BLOCK = Statement(
-    "fig5.rest_follows_in_block",
-    "JoMA Sec. 5, Fig. 5(b)",
-    "In the block itself, trained through ReLU with the feedback of its loss, attention spreads again.",
-)
-LINEAR_CONTROL = Statement(
-    "fig5.linear_control",
-    "JoMA Thm 2",
-    "With linear activation and constant g the sibling takes all attention and the rest never follow.",
-)
-NONLINEARITY_ALONE = Statement(
-    "fig5.nonlinearity_alone",
-    "JoMA Sec. 4, Sec. 5",
-    "It is the nonlinearity that lets the rest follow: with the same constant g, ReLU rebounds where "
-    "linear does not.",
+STATEMENTS = statements(
+    {
+        "fig5.block_law": "JoMA Eq. 6, corrected, on Fig. 5's data | How far attention spreads again in the "
+        "trained block follows from the corrected law, with kappa = 1 and mu where uniform attention rests.",
+        "fig5.rest_follows_in_equation_6": "JoMA Sec. 5, Fig. 5(b), Eq. 6 | Under Eq. 6 attention spreads "
+        "again: it gradually reaches out to the tokens that co-occur less.",
+        "fig5.rest_follows_in_block": "JoMA Sec. 5, Fig. 5(b) | In the block itself, trained through ReLU "
+        "with the feedback of its loss, attention spreads again.",
+        "fig5.linear_control": "JoMA Thm 2 | With linear activation and constant g the sibling takes all "
+        "attention and the rest never follow.",
+        "fig5.nonlinearity_alone": "JoMA Sec. 4, Sec. 5 | It is the nonlinearity that lets the rest follow: "
+        "with the same constant g, ReLU rebounds where linear does not.",
+    }
 )
 
 
@@ -57,16 +45,16 @@ def claims(settings: Fig5, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """Order for each run; whether the rest follow, in Eq. 6 and in the block; the linear control."""
     rebounds = {run: _rebound(part) for run, part in tables["entropy"].groupby("run")}
     shares = {run: _sibling_share(part) for run, part in tables["curves"].groupby("run")}
-    associated = tables["order"].query("run == 'eq6'")["time"].notna().mean()
-    start = _sibling_share(tables["curves"].query("run == 'linear-constant'"), at="first")
+    associated = rows(tables["order"], run="eq6")["time"].notna().mean()
+    start = _sibling_share(rows(tables["curves"], run="linear-constant"), at="first")
     return [
         *(_order_claim(run, tables["order"]) for run in RUNS),
-        REST_FOLLOWS_IN_EQUATION_6.not_tested(
+        STATEMENTS["fig5.rest_follows_in_equation_6"].not_tested(
             "by construction: every weight of Eq. 6 ends at the mu that is put in, so attention ends "
             f"as spread as these are (here the entropy rises by {rebounds['eq6']:.3g} nats after its dip and "
             f"{associated:.0%} of the tokens are associated); what the block itself does is another claim"
         ),
-        REST_FOLLOWS_IN_BLOCK.judge(
+        STATEMENTS["fig5.rest_follows_in_block"].judge(
             at_least(
                 LEAST_REBOUND,
                 rebounds["relu-feedback"],
@@ -79,14 +67,14 @@ def claims(settings: Fig5, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
         ),
         _stationary(tables["gradients"], settings.level),
         _block_law(tables["uniform"]["value"].to_numpy(), rebounds["relu-feedback"]),
-        LINEAR_CONTROL.judge(
+        STATEMENTS["fig5.linear_control"].judge(
             at_least(WINNER, shares["linear-constant"], of="the sibling's share of the attention at the end")
             & below(LEAST_REBOUND, rebounds["linear-constant"], of="rebound", unit="nats"),
             null=start,
             null_description="its share at the start",
             evidence=f"rebound {rebounds['linear-constant']:.3g} nats, up to the blow-up",
         ),
-        NONLINEARITY_ALONE.judge(
+        STATEMENTS["fig5.nonlinearity_alone"].judge(
             at_least(LEAST_REBOUND, rebounds["relu-constant"], of="rebound with ReLU", unit="nats")
             & below(
                 LEAST_REBOUND, rebounds["linear-constant"], of="rebound with linear activation", unit="nats"
@@ -131,7 +119,7 @@ def _block_law(mu: np.ndarray, measured: float) -> Claim:
     end = float(20 / np.exp(0.5 * np.min(np.square(mu))))
     printed = entropy(0.5 * np.square(salience.solve(mu, np.linspace(0, end, 2000)).v))
     of_print = float(printed[-1] - printed.min())
-    return BLOCK_LAW.judge(
+    return STATEMENTS["fig5.block_law"].judge(
         within_error(
             LAW, abs(law - measured), of="distance of the predicted from the measured rebound", unit="nats"
         )
@@ -145,7 +133,7 @@ def _block_law(mu: np.ndarray, measured: float) -> Claim:
 
 def _order_claim(run: str, order: pd.DataFrame) -> Claim:
     """Rank correlation of height and moment, against every way to shuffle the tree."""
-    part = order[order["run"] == run]
+    part = rows(order, run=run)
     heights, times = part["height"].to_numpy(), part["time"].to_numpy()
     # Moments that differ by the solver's error are the same moment: the tokens of one height are alike.
     moments = np.array([float(f"{t:.6g}") if np.isfinite(t) else np.inf for t in times])

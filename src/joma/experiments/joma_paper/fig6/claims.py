@@ -9,7 +9,18 @@ import numpy as np
 import pandas as pd
 from scipy.stats import mannwhitneyu
 
-from joma.core.claim import Claim, Statement, above, at_least, below, equal, withheld, within_error
+from joma.core.claim import (
+    Claim,
+    Statement,
+    above,
+    at_least,
+    below,
+    equal,
+    statements,
+    withheld,
+    within_error,
+)
+from joma.core.tables import rows
 from joma.experiments.joma_paper.fig6 import Fig6
 from joma.experiments.joma_paper.fig6.remarks import remarks
 from joma.experiments.joma_paper.fig6.run import SHUFFLED, UNTRAINED_QK
@@ -28,74 +39,53 @@ PART = 0.1
 
 SOURCE = "JoMA Fig. 6, Sec. 4"
 
-FALLS = Statement(
-    "fig6.falls", SOURCE, "the top layer's attention entropy falls first: attention becomes sparse"
-)
-REBOUND = Statement(
-    "fig6.rebound",
-    SOURCE,
-    "after the dip the top layer's attention entropy rises again: attention becomes dense",
-)
-FURTHER = "the top layer's entropy rebounds further than with "
-BEYOND_SHUFFLED = Statement("fig6.beyond_shuffled", SOURCE, FURTHER + SHUFFLED)
-BEYOND_UNTRAINED_QK = Statement("fig6.beyond_untrained_qk", SOURCE, FURTHER + UNTRAINED_QK)
-RANK_FALLS = Statement(
-    "fig6.rank_falls", SOURCE, "the stable rank of the top lower MLP layer falls as attention becomes sparse"
-)
-RANK_REBOUNDS = Statement(
-    "fig6.rank_rebounds",
-    SOURCE,
-    "the stable rank of the top lower MLP layer rises again, as the entropy does",
-)
-RANK_OF_CHANGE_REBOUNDS = Statement(
-    "fig6.rank_of_change_rebounds",
-    SOURCE,
-    "the stable rank of what the top lower MLP layer has learnt, W - W(0), falls and rises again, as the "
-    "entropy does",
-)
-AUTHORS = Statement(
-    "fig6.authors",
-    "JoMA Fig. 6, authors' recorded curves",
-    "the top layer's entropy over training has the shape of the authors' own curve",
-)
-EARLY = Statement(
-    "fig6.early",
-    "authors' recorded curves at learning rate 1e-6 (not in the paper)",
-    "a smaller dip that recovers comes before the main dip (hidden when one samples every 1000 steps)",
-)
-BOTTOM = Statement(
-    "fig6.bottom",
-    "JoMA Fig. 6",
-    "in deep models the bottom layer's entropy rebounds less than the top layer's",
-)
-BLOCK_LAW = Statement(
-    "fig6.block_law",
-    "JoMA Eq. 6, corrected, put to a trained decoder",
-    "the bounce is the one that the block's law makes of the decoder's own kappa and mu",
+STATEMENTS = statements(
+    {
+        "fig6.falls": f"{SOURCE} | the top layer's attention entropy falls first: attention becomes sparse",
+        "fig6.rebound": f"{SOURCE} | after the dip the top layer's attention entropy rises again: attention "
+        "becomes dense",
+        "fig6.beyond_shuffled": f"{SOURCE} | the top layer's entropy rebounds further than with {SHUFFLED}",
+        "fig6.beyond_untrained_qk": f"{SOURCE} | the top layer's entropy rebounds further than with "
+        f"{UNTRAINED_QK}",
+        "fig6.rank_falls": f"{SOURCE} | the stable rank of the top lower MLP layer falls as attention "
+        "becomes sparse",
+        "fig6.rank_rebounds": f"{SOURCE} | the stable rank of the top lower MLP layer rises again, as the "
+        "entropy does",
+        "fig6.rank_of_change_rebounds": f"{SOURCE} | the stable rank of what the top lower MLP layer has "
+        "learnt, W - W(0), falls and rises again, as the entropy does",
+        "fig6.authors": "JoMA Fig. 6, authors' recorded curves | the top layer's entropy over training has "
+        "the shape of the authors' own curve",
+        "fig6.early": "authors' recorded curves at learning rate 1e-6 (not in the paper) | a smaller dip "
+        "that recovers comes before the main dip (hidden when one samples every 1000 steps)",
+        "fig6.bottom": "JoMA Fig. 6 | in deep models the bottom layer's entropy rebounds less than the top "
+        "layer's",
+        "fig6.block_law": "JoMA Eq. 6, corrected, put to a trained decoder | the bounce is the one that the "
+        "block's law makes of the decoder's own kappa and mu",
+    }
 )
 
 
 def claims(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """What Fig. 6 and its text say, each against its null; from fewer than three seeds nothing."""
     everything = tables["bounces"]
-    bounces = everything[everything["variant"] == REAL]
-    curves = tables["curves"][tables["curves"]["variant"] == REAL]
+    bounces = rows(everything, variant=REAL)
+    curves = rows(tables["curves"], variant=REAL)
     seeds = bounces.groupby("depth")["run"].nunique().min()
     top = bounces[bounces["layer"] == bounces["depth"] - 1]
-    entropy, rank, change = (top[top["metric"] == metric] for metric in MEASURED)
+    entropy, rank, change = (rows(top, metric=metric) for metric in MEASURED)
     found = [
-        _moves(entropy, "dip", LEAST_DIP, FALLS),
-        _moves(entropy, "rebound", LEAST_REBOUND, REBOUND),
-        beyond(everything, SHUFFLED, BEYOND_SHUFFLED),
-        beyond(everything, UNTRAINED_QK, BEYOND_UNTRAINED_QK),
+        _moves(entropy, "dip", LEAST_DIP, STATEMENTS["fig6.falls"]),
+        _moves(entropy, "rebound", LEAST_REBOUND, STATEMENTS["fig6.rebound"]),
+        beyond(everything, SHUFFLED, STATEMENTS["fig6.beyond_shuffled"]),
+        beyond(everything, UNTRAINED_QK, STATEMENTS["fig6.beyond_untrained_qk"]),
         early_transient(entropy, bool(settings.recorded)),
         bottom_bounces_less(bounces),
-        _moves(rank, "dip", 0.1, RANK_FALLS),
-        _moves(rank, "rebound", 0.02, RANK_REBOUNDS),
-        _moves(change, "rebound", 0.02, RANK_OF_CHANGE_REBOUNDS),
+        _moves(rank, "dip", 0.1, STATEMENTS["fig6.rank_falls"]),
+        _moves(rank, "rebound", 0.02, STATEMENTS["fig6.rank_rebounds"]),
+        _moves(change, "rebound", 0.02, STATEMENTS["fig6.rank_of_change_rebounds"]),
         block_law(entropy, curves),
         *remarks(top, curves),
-        agrees(settings, tables["authors"], AUTHORS),
+        agrees(settings, tables["authors"], STATEMENTS["fig6.authors"]),
     ]
     if seeds >= FEWEST:
         return found
@@ -154,7 +144,7 @@ def _moves(curves: pd.DataFrame, what: str, least: float, statement: Statement) 
 def early_transient(entropy: pd.DataFrame, recorded: bool) -> Claim:
     """The small dip before the main one."""
     if recorded:
-        return EARLY.not_tested("the record has a point every 1000 steps, which hides it")
+        return STATEMENTS["fig6.early"].not_tested("the record has a point every 1000 steps, which hides it")
     learning_rate = float(entropy["learning_rate"].iloc[0])
     seen = entropy["transient_step"].notna()
     smallest = (
@@ -166,7 +156,7 @@ def early_transient(entropy: pd.DataFrame, recorded: bool) -> Claim:
         if seen.any()
         else "none"
     )
-    return EARLY.judge(
+    return STATEMENTS["fig6.early"].judge(
         equal(
             len(entropy),
             seen.sum(),
@@ -185,11 +175,13 @@ def bottom_bounces_less(bounces: pd.DataFrame) -> Claim:
     """The rebounds of bottom and top layers of deep models."""
     deep = bounces[(bounces["metric"] == "attention_entropy") & (bounces["depth"] > 1)]
     if deep.empty:
-        return BOTTOM.not_tested("no model with more than one layer was trained (setting layers)")
-    bottom = deep[deep["layer"] == 0].set_index("run")
+        return STATEMENTS["fig6.bottom"].not_tested(
+            "no model with more than one layer was trained (setting layers)"
+        )
+    bottom = rows(deep, layer=0).set_index("run")
     top = deep[deep["layer"] == deep["depth"] - 1].set_index("run")
     gain = top["rebound"] - bottom["rebound"]
-    return BOTTOM.judge(
+    return STATEMENTS["fig6.bottom"].judge(
         above(
             deep["rebound_null"].max(),
             gain.mean(),
@@ -207,13 +199,13 @@ def bottom_bounces_less(bounces: pd.DataFrame) -> Claim:
 def block_law(entropy: pd.DataFrame, curves: pd.DataFrame) -> Claim:
     """Whether kappa and mu of the trained decoder, put into the block's law, give the rebound that it had."""
     if not (curves["metric"] == "kappa").any():
-        return BLOCK_LAW.not_tested("the curves hold no kappa")
+        return STATEMENTS["fig6.block_law"].not_tested("the curves hold no kappa")
     keys = ["run", "layer"]
     measured = entropy.set_index(keys)["rebound"]
 
     def of(metric: str) -> pd.DataFrame:
-        rows = curves[curves["metric"] == metric].pivot_table(index="step", columns=keys, values="value")
-        return rows[measured.index]
+        wide = rows(curves, metric=metric).pivot_table(index="step", columns=keys, values="value")
+        return wide[measured.index]
 
     last = {m: of(m).iloc[-1] for m in ("kappa", "kappa_share", "block_rebound", "block_rebound, shuffled")}
     error = {m: (last[m] / measured - 1).abs() for m in ("block_rebound", "block_rebound, shuffled")}
@@ -221,7 +213,7 @@ def block_law(entropy: pd.DataFrame, curves: pd.DataFrame) -> Claim:
     positive = (kappa > 0) & (share > PART)
     until = max((int(steps.index[steps].max()) for _, steps in positive.items() if steps.any()), default=0)
     dip = float(entropy["dip_step"].min())
-    return BLOCK_LAW.judge(
+    return STATEMENTS["fig6.block_law"].judge(
         within_error(
             0.5, error["block_rebound"], of="relative error of the predicted rebound", across="in every run"
         )
@@ -242,8 +234,8 @@ def answer(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     """Dip and rebound of the top layer's entropy, whether the stable rank follows, and how much was run."""
     bounces = tables["bounces"]
     top = bounces[(bounces["layer"] == bounces["depth"] - 1) & (bounces["variant"] == REAL)]
-    entropy = top[top["metric"] == "attention_entropy"]
-    rank = top[top["metric"] == "stable_rank"]
+    entropy = rows(top, metric="attention_entropy")
+    rank = rows(top, metric="stable_rank")
     runs = f"{len(entropy)} run{'s' if len(entropy) > 1 else ''}"
     where = "the authors' record" if settings.recorded else Path(settings.corpus).name
     ranks = (

@@ -7,7 +7,8 @@ import pandas as pd
 
 from joma.checks.block_rank import FIGURE_4
 from joma.core.arguments import Array
-from joma.core.claim import Claim, Statement, above, at_least, below
+from joma.core.claim import Claim, above, at_least, below, statements
+from joma.core.tables import rows
 from joma.theory import salience
 from joma.theory.block_salience import entropy as entropy_of
 
@@ -15,20 +16,15 @@ RESEMBLES = 0.8
 MANY = 0.1
 
 
-RESEMBLES_FIG4 = Statement(
-    "fig6.resembles_fig4",
-    "JoMA Sec. 5.1 (the 1-layer curve resembles Fig. 4)",
-    "the entropy of a one-layer decoder takes the course of Fig. 4's (Eq. 6)",
-)
-RANK_IS_MORE_RELIABLE = Statement(
-    "fig6.rank_is_more_reliable",
-    "JoMA Sec. 5.1, 'stable ranks ... may be more reliable than attention sparsity'",
-    "the stable rank of the lower MLP tells its fall with less noise than the entropy does",
-)
-NEURONS_CORRELATE = Statement(
-    "fig6.neurons_correlate",
-    "JoMA Sec. 6, '4d hidden neurons ... many of their embeddings are highly correlated'",
-    "what many hidden neurons write is highly correlated with what another one writes",
+STATEMENTS = statements(
+    {
+        "fig6.resembles_fig4": "JoMA Sec. 5.1 (the 1-layer curve resembles Fig. 4) | the entropy of a "
+        "one-layer decoder takes the course of Fig. 4's (Eq. 6)",
+        "fig6.rank_is_more_reliable": "JoMA Sec. 5.1, 'stable ranks ... may be more reliable than attention "
+        "sparsity' | the stable rank of the lower MLP tells its fall with less noise than the entropy does",
+        "fig6.neurons_correlate": "JoMA Sec. 6, '4d hidden neurons ... many of their embeddings are highly "
+        "correlated' | what many hidden neurons write is highly correlated with what another one writes",
+    }
 )
 
 
@@ -39,21 +35,23 @@ def remarks(top: pd.DataFrame, curves: pd.DataFrame) -> list[Claim]:
 
 def resembles_figure_4(top: pd.DataFrame, curves: pd.DataFrame) -> Claim:
     """The course of the one-layer decoders beside Fig. 4's Eq. 6, stretched so that their dips coincide."""
-    single = top[(top["depth"] == 1) & (top["metric"] == "attention_entropy")]
+    single = rows(top, depth=1, metric="attention_entropy")
     if single.empty:
-        return RESEMBLES_FIG4.not_tested("no decoder of one layer was trained (setting layers)")
+        return STATEMENTS["fig6.resembles_fig4"].not_tested(
+            "no decoder of one layer was trained (setting layers)"
+        )
     times = np.geomspace(1e-3, 20.0, 4000)
     course = entropy_of(0.5 * np.square(salience.solve(np.array(FIGURE_4), times).v))
     falls = np.minimum.accumulate(course)
     dip = times[course.argmin()]
     found, nulls = [], []
     for _, run in single.iterrows():
-        part = curves[(curves["run"] == run["run"]) & (curves["metric"] == "attention_entropy")]
+        part = rows(curves, run=run["run"], metric="attention_entropy")
         curve = part.groupby("step")["value"].mean()
         at = curve.index.to_numpy() * (dip / max(float(run["dip_step"]), 1.0))
         found.append(_correlation(curve.to_numpy(), np.interp(at, times, course)))
         nulls.append(_correlation(curve.to_numpy(), np.interp(at, times, falls)))
-    return RESEMBLES_FIG4.judge(
+    return STATEMENTS["fig6.resembles_fig4"].judge(
         at_least(RESEMBLES, found, of="correlation", across="in every run")
         & above(nulls, found, of="correlation", than="the null", across="in every run"),
         null=max(nulls),
@@ -74,9 +72,9 @@ def rank_is_more_reliable(top: pd.DataFrame) -> Claim:
     share = (top["noise"] / top["depth_of_dip"].clip(lower=1e-12)).groupby([top["run"], top["metric"]]).mean()
     table = share.unstack("metric")
     if "stable_rank" not in table:
-        return RANK_IS_MORE_RELIABLE.not_tested("the curves hold no stable rank")
+        return STATEMENTS["fig6.rank_is_more_reliable"].not_tested("the curves hold no stable rank")
     rank, entropy = table["stable_rank"], table["attention_entropy"]
-    return RANK_IS_MORE_RELIABLE.judge(
+    return STATEMENTS["fig6.rank_is_more_reliable"].judge(
         below(
             entropy,
             rank,
@@ -94,14 +92,14 @@ def rank_is_more_reliable(top: pd.DataFrame) -> Claim:
 
 def neurons_correlate(curves: pd.DataFrame) -> Claim:
     """Whether what hidden neurons write is highly correlated."""
-    shares = curves[curves["metric"] == "correlated_neurons"]
+    shares = rows(curves, metric="correlated_neurons")
     if shares.empty:
-        return NEURONS_CORRELATE.not_tested("the curves do not hold it")
+        return STATEMENTS["fig6.neurons_correlate"].not_tested("the curves do not hold it")
     by_layer = shares.pivot_table(index="step", columns=["run", "layer"], values="value")
-    half = curves[curves["metric"] == "nearest_neuron"].pivot_table(
+    half = rows(curves, metric="nearest_neuron").pivot_table(
         index="step", columns=["run", "layer"], values="value"
     )
-    return NEURONS_CORRELATE.judge(
+    return STATEMENTS["fig6.neurons_correlate"].judge(
         at_least(
             MANY,
             by_layer.iloc[-1],

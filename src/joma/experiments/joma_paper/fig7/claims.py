@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pandas as pd
 
 from joma.core.arguments import Array
-from joma.core.claim import Claim, Statement, above
+from joma.core.claim import Claim, Statement, above, statements
+from joma.core.tables import rows
 from joma.experiments.joma_paper.fig7 import Fig7
 from joma.instruments.track.waves import LEAST_LAYERS, layer_order, top_above_bottom
 
@@ -15,36 +16,38 @@ _POOLED = 5
 
 
 WAVES = "arXiv 2604.22778"
-TOP_LAYERS = Statement(
-    "fig7.top_layers",
-    "JoMA Sec. 6, Fig. 7",
-    "The stable ranks of the lower MLP fall and bounce back in top layers, and only fall in bottom layers.",
+STATEMENTS = statements(
+    {
+        "fig7.top_layers": "JoMA Sec. 6, Fig. 7 | The stable ranks of the lower MLP fall and bounce back in "
+        "top layers, and only fall in bottom layers.",
+        "fig7.wave": f"{WAVES} | Ranks fall in early layers first.",
+        "fig7.wave_back": f"{WAVES} | Ranks return in late layers first.",
+    }
 )
-WAVE = Statement("fig7.wave", WAVES, "Ranks fall in early layers first.")
-WAVE_BACK = Statement("fig7.wave_back", WAVES, "Ranks return in late layers first.")
 
 
 def claims(settings: Fig7, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """JoMA Fig. 7, and the two waves of arXiv 2604.22778."""
     return [
         _top_layers(settings, tables),
-        _wave(settings, tables["dates"], "fall", 1, WAVE),
-        _wave(settings, tables["dates"], "return", -1, WAVE_BACK),
+        _wave(settings, tables["dates"], "fall", 1, STATEMENTS["fig7.wave"]),
+        _wave(settings, tables["dates"], "return", -1, STATEMENTS["fig7.wave_back"]),
     ]
 
 
 def _top_layers(settings: Fig7, tables: Mapping[str, pd.DataFrame]) -> Claim:
-    rows = tables["layers"]
-    rows = rows[(rows["metric"] == "stable_rank") & (rows["matrix"] == "lower")]
-    if rows["layer"].nunique() < LEAST_LAYERS or rows["rebound"].isna().all():
-        return TOP_LAYERS.not_tested(f"it needs {LEAST_LAYERS} layers and 8 checkpoints of each run")
+    ranks = rows(tables["layers"], metric="stable_rank", matrix="lower")
+    if ranks["layer"].nunique() < LEAST_LAYERS or ranks["rebound"].isna().all():
+        return STATEMENTS["fig7.top_layers"].not_tested(
+            f"it needs {LEAST_LAYERS} layers and 8 checkpoints of each run"
+        )
     rises = _rebounds(tables["curves"])
     measured, null, probability = top_above_bottom(rises, settings.seed)
-    layers = sorted(rows["layer"].unique())
+    layers = sorted(ranks["layer"].unique())
     half = len(layers) // 2
-    top = rows[rows["layer"].isin(layers[-half:])]["verdict"]
-    bottom = rows[rows["layer"].isin(layers[:half])]["verdict"]
-    return TOP_LAYERS.judge(
+    top = ranks[ranks["layer"].isin(layers[-half:])]["verdict"]
+    bottom = ranks[ranks["layer"].isin(layers[:half])]["verdict"]
+    return STATEMENTS["fig7.top_layers"].judge(
         above(
             null, measured, of="rebound of upper less lower layers", than="the 95 % point of shuffled layers"
         )
@@ -60,20 +63,20 @@ def _top_layers(settings: Fig7, tables: Mapping[str, pd.DataFrame]) -> Claim:
 
 def _rebounds(curves: pd.DataFrame) -> Array:
     """(runs, layers): how much of its range each curve has risen from its lowest point by the end."""
-    rows = curves[(curves["metric"] == "stable_rank") & (curves["matrix"] == "lower")]
+    ranks = rows(curves, metric="stable_rank", matrix="lower")
 
     def share(values: pd.Series) -> float:
         low = int(values.to_numpy().argmin())
         return float((values.iloc[low:].max() - values.min()) / max(values.max() - values.min(), 1e-300))
 
-    ordered = rows.sort_values("step").groupby(["run", "layer"])["value"].agg(share)
+    ordered = ranks.sort_values("step").groupby(["run", "layer"])["value"].agg(share)
     found: Array = ordered.unstack("layer").dropna(axis=1).to_numpy()
     return found
 
 
 def _wave(settings: Fig7, table: pd.DataFrame, move: str, sign: int, statement: Statement) -> Claim:
-    rows = table[(table["metric"] == "stable_rank") & (table["matrix"] == "lower") & (table["move"] == move)]
-    runs = [sign * one.sort_values("layer")["step"].to_numpy() for _, one in rows.groupby("run")]
+    moves = rows(table, metric="stable_rank", matrix="lower", move=move)
+    runs = [sign * one.sort_values("layer")["step"].to_numpy() for _, one in moves.groupby("run")]
     order = layer_order(runs, settings.seed)
     if order is None:
         return statement.not_tested(f"in some run fewer than {LEAST_LAYERS} layers {move}")
@@ -95,9 +98,8 @@ def _wave(settings: Fig7, table: pd.DataFrame, move: str, sign: int, statement: 
 
 def answer(settings: Fig7, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     """Which layers bounce, and whether they move in order."""
-    rows = tables["layers"]
-    rows = rows[(rows["metric"] == "stable_rank") & (rows["matrix"] == "lower")]
-    counts = rows["verdict"].value_counts()
+    ranks = rows(tables["layers"], metric="stable_rank", matrix="lower")
+    counts = ranks["verdict"].value_counts()
     kinds = ", ".join(f"{int(counts[kind])} {kind}" for kind in counts.index)
     runs = tables["curves"]["run"].nunique()
     said = [f"Stable rank of the lower MLP, {runs} runs, by layer: {kinds}."]

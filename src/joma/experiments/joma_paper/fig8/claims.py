@@ -12,7 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from joma.core.arguments import Array
-from joma.core.claim import Claim, Statement, at_least, below, equal, withheld
+from joma.core.claim import Claim, at_least, below, equal, statements, withheld
+from joma.core.tables import rows
 from joma.experiments.joma_paper.fig8 import PAPER_RATES, Fig8
 from joma.experiments.joma_paper.fig8.run import BOUNCES, COLLAPSED, COLLAPSES, FALLS, SIGNIFICANT, STAYS
 from joma.experiments.shared.curves import answer_about
@@ -25,27 +26,20 @@ SHUFFLES = 5000
 COURSES = {BOUNCES: "bounces", COLLAPSES: "collapses", FALLS: "falls", STAYS: "stays within noise"}
 
 
-LARGE_RATE_COLLAPSES = Statement(
-    "fig8.large_rate_collapses",
-    "JoMA Sec. 5.1 (Fig. 8), 'with large learning rate, attention becomes extremely sparse'",
-    "at the largest learning rate the top layer's attention becomes extremely sparse",
-)
-RATES_DIFFER = Statement(
-    "fig8.rates_differ",
-    "JoMA Sec. 5.1 (Fig. 8), 'different learning rate leads to different attention sparsity patterns'",
-    "the learning rate decides how sparse the top layer's attention is in the end",
-)
-SOME_RATE_BOUNCES = Statement(
-    "fig8.some_rate_bounces",
-    "JoMA Fig. 8, Sec. 4",
-    "at one learning rate at least, attention first becomes sparse and then dense again",
-)
-BOUNCE_IS_BEST = Statement(
-    "fig8.bounce_is_best",
-    "JoMA Fig. 8, 'the attention patterns consistent with our theoretical analysis give the lowest "
-    "validation losses'",
-    "the more a decoder's attention rebounds, the lower its validation loss, and the best rate of "
-    "every depth is one that bounces",
+STATEMENTS = statements(
+    {
+        "fig8.large_rate_collapses": "JoMA Sec. 5.1 (Fig. 8), 'with large learning rate, attention becomes "
+        "extremely sparse' | at the largest learning rate the top layer's attention becomes extremely sparse",
+        "fig8.rates_differ": "JoMA Sec. 5.1 (Fig. 8), 'different learning rate leads to different attention "
+        "sparsity patterns' | the learning rate decides how sparse the top layer's attention is in the end",
+        "fig8.some_rate_bounces": "JoMA Fig. 8, Sec. 4 | at one learning rate at least, attention first "
+        "becomes sparse and then dense again",
+        "fig8.bounce_is_best": "JoMA Fig. 8, 'the attention patterns consistent with our theoretical "
+        "analysis give the lowest validation losses' | the more a decoder's attention rebounds, the lower "
+        "its validation loss, and the best rate of every depth is one that bounces",
+        "fig8.authors": "JoMA Fig. 8, authors' recorded curves | at every depth and rate the top layer's "
+        "entropy has the shape of the authors' own",
+    }
 )
 
 
@@ -60,16 +54,7 @@ def claims(settings: Fig8, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
         rates_differ(decoders, settings.seed),
         some_rate_bounces(decoders),
         bounce_is_best(decoders, settings.seed),
-        agrees(
-            settings,
-            tables["authors"],
-            {
-                "id": "fig8.authors",
-                "source": "JoMA Fig. 8, authors' recorded curves",
-                "statement": "at every depth and rate the top layer's entropy has the shape of the "
-                "authors' own",
-            },
-        ),
+        agrees(settings, tables["authors"], STATEMENTS["fig8.authors"]),
     ]
     fewest = decoders.groupby(["depth", "learning_rate"]).size().median()
     if fewest >= FEWEST and not missing:
@@ -87,8 +72,10 @@ def large_rate_collapses(decoders: pd.DataFrame) -> Claim:
     largest = decoders["learning_rate"].max()
     at, others = left[decoders["learning_rate"] == largest], left[decoders["learning_rate"] < largest]
     if others.empty:
-        return LARGE_RATE_COLLAPSES.not_tested("there is one learning rate; train at several")
-    return LARGE_RATE_COLLAPSES.judge(
+        return STATEMENTS["fig8.large_rate_collapses"].not_tested(
+            "there is one learning rate; train at several"
+        )
+    return STATEMENTS["fig8.large_rate_collapses"].judge(
         below(COLLAPSED, at, of="share of the entropy that is left", across="in every decoder")
         & below(
             others.min(),
@@ -108,7 +95,7 @@ def large_rate_collapses(decoders: pd.DataFrame) -> Claim:
 def rates_differ(decoders: pd.DataFrame, seed: int) -> Claim:
     """The share of the end's variation, in ranks within a depth, that the rates account for."""
     if decoders["learning_rate"].nunique() < 2:
-        return RATES_DIFFER.not_tested("there is one learning rate; train at several")
+        return STATEMENTS["fig8.rates_differ"].not_tested("there is one learning rate; train at several")
     ranks = decoders.groupby("depth")["end"].rank(pct=True).to_numpy()
     labels = decoders["learning_rate"].to_numpy()
     depths = decoders["depth"].to_numpy()
@@ -128,7 +115,7 @@ def rates_differ(decoders: pd.DataFrame, seed: int) -> Claim:
     measured = share(labels)
     null = np.array([share(relabelled()) for _ in range(SHUFFLES // 10)])
     chance = (1 + int((null >= measured).sum())) / (1 + null.size)
-    return RATES_DIFFER.judge(
+    return STATEMENTS["fig8.rates_differ"].judge(
         below(
             SIGNIFICANT, chance, of="p of the share of the variation in rank, the decoders' rates shuffled,"
         ),
@@ -150,7 +137,7 @@ def some_rate_bounces(decoders: pd.DataFrame) -> Claim:
     tried = len(by_rate)
     best = by_rate.sort_values(["chance", "rebound"], ascending=[True, False]).iloc[0]
     chance = min(1.0, tried * best["chance"])
-    return SOME_RATE_BOUNCES.judge(
+    return STATEMENTS["fig8.some_rate_bounces"].judge(
         at_least(LEAST_REBOUND, best["rebound"], of="mean rebound", unit="nats")
         & below(SIGNIFICANT, chance, of=f"p times {tried} rates tried"),
         null=float(best["null"]),
@@ -168,7 +155,7 @@ def bounce_is_best(decoders: pd.DataFrame, seed: int) -> Claim:
     rates = sorted(decoders["learning_rate"].unique())
     if math.factorial(len(rates)) < 1 / SIGNIFICANT:
         correlation = _within(decoders["rebound"], decoders["lowest_loss"], decoders["depth"])
-        return BOUNCE_IS_BEST.not_tested(
+        return STATEMENTS["fig8.bounce_is_best"].not_tested(
             f"{len(rates)} learning rates can be put in {math.factorial(len(rates))} orders, of "
             f"which no one is rarer than p = {1 / math.factorial(len(rates)):.2g}: four are needed at "
             f"least (rank correlation {correlation:.2f} over {len(decoders)} decoders)"
@@ -179,7 +166,7 @@ def bounce_is_best(decoders: pd.DataFrame, seed: int) -> Claim:
     best = mean.groupby("depth").idxmin()
     share = decoders.groupby(["depth", "learning_rate"])["course"].agg(lambda c: (c == BOUNCES).mean())
     bouncing = [key for key in best if share[key] > 0.5]
-    return BOUNCE_IS_BEST.judge(
+    return STATEMENTS["fig8.bounce_is_best"].judge(
         below(0, measured, of="rank correlation")
         & below(SIGNIFICANT, chance, of="p among the same rates in other orders")
         & equal(
@@ -242,7 +229,7 @@ def answer(settings: Fig8, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     correlation = _within(decoders["rebound"], decoders["lowest_loss"], decoders["depth"])
     where = "in the authors' record" if settings.recorded else f"on {Path(settings.corpus).name}"
     cells = len(decoders) if settings.recorded else len(settings.cells())
-    collapsing = decoders[decoders["course"] == COLLAPSES]
+    collapsing = rows(decoders, course=COLLAPSES)
     loss = (
         collapsing["lowest_loss"].mean() - decoders.loc[decoders["course"] != COLLAPSES, "lowest_loss"].min()
     )

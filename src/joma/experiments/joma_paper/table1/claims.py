@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pandas as pd
 from scipy.stats import ttest_1samp
 
-from joma.core.claim import Claim, Statement, above, at_least, at_most, below
+from joma.core.claim import Claim, Statement, above, at_least, at_most, below, statements
+from joma.core.tables import rows
 from joma.experiments.joma_paper.table1 import CELL, Table1
 from joma.experiments.joma_paper.table1.readings import OPTIONS, plain
 
@@ -18,34 +19,20 @@ QUOTED = "for C = 20, N_ch = 2, (10, 20) the paper has 0.99 +- 0.01 at s = 0 and
 UNTRAINED = "the untrained network"
 
 
-COMPLEXITY = Statement(
-    "table1.complexity", SOURCE, "with more latents per level the correlation goes down a bit"
-)
-PEAKS_EARLY = Statement(
-    "table1.peaks_early",
-    "not in the paper",
-    "alignment at s = 1 peaks during training and has fallen at its end",
-)
-PAPER = Statement(
-    "table1.paper", "JoMA Table 1", "the correlations of Table 1, each mean +- deviation over 5 seeds"
-)
-READINGS = Statement(
-    "table1.readings",
-    "JoMA Table 1, the readings of its sentence",
-    "some reading of NCorr, the same in every cell, gives the numbers of s = 1",
-)
-BOTTOM_HIGH = Statement(
-    "table1.bottom_high",
-    SOURCE,
-    "in the lowest layer, every latent has a hidden neuron of high normalised correlation",
-)
-BOTTOM_ABOVE_TOP = Statement(
-    "table1.bottom_above_top", SOURCE, "the correlation is highest in the lowest layer"
-)
-ABOVE_SHUFFLED = Statement(
-    "table1.above_shuffled",
-    SOURCE,
-    "at s = 1 neurons correlate with the latents more than the best of so many would by chance",
+STATEMENTS = statements(
+    {
+        "table1.complexity": f"{SOURCE} | with more latents per level the correlation goes down a bit",
+        "table1.peaks_early": "not in the paper | alignment at s = 1 peaks during training and has fallen "
+        "at its end",
+        "table1.paper": "JoMA Table 1 | the correlations of Table 1, each mean +- deviation over 5 seeds",
+        "table1.readings": "JoMA Table 1, the readings of its sentence | some reading of NCorr, the same in "
+        "every cell, gives the numbers of s = 1",
+        "table1.bottom_high": f"{SOURCE} | in the lowest layer, every latent has a hidden neuron of high "
+        "normalised correlation",
+        "table1.bottom_above_top": f"{SOURCE} | the correlation is highest in the lowest layer",
+        "table1.above_shuffled": f"{SOURCE} | at s = 1 neurons correlate with the latents more than the "
+        "best of so many would by chance",
+    }
 )
 
 
@@ -80,7 +67,7 @@ class Ends:
         """``metric`` of ``layer``, after training or before."""
         table = self.alignment
         step = self.steps if trained else 0
-        chosen = table[(table["layer"] == layer) & (table["metric"] == metric) & (table["step"] == step)]
+        chosen = rows(table, layer=layer, metric=metric, step=step)
         return chosen.set_index([*CELL, "seed"])["value"].sort_index()
 
     def cell_means(self, layer: int, *, trained: bool) -> pd.Series:
@@ -90,7 +77,7 @@ class Ends:
 
 def _bottom_high(ends: Ends) -> Claim:
     trained, untrained = ends.cell_means(0, trained=True), ends.cell_means(0, trained=False)
-    return BOTTOM_HIGH.judge(
+    return STATEMENTS["table1.bottom_high"].judge(
         at_least(HIGH, trained, of="NCorr at s = 0", across="in every cell"),
         null=untrained.min(),
         null_description=f"{UNTRAINED}: a null as high says that this is not learning",
@@ -134,7 +121,7 @@ def _learned(ends: Ends, layer: int) -> Claim:
 def _bottom_above_top(ends: Ends) -> Claim:
     gap = ends.cell_means(0, trained=True) - ends.cell_means(1, trained=True)
     before = ends.cell_means(0, trained=False) - ends.cell_means(1, trained=False)
-    return BOTTOM_ABOVE_TOP.judge(
+    return STATEMENTS["table1.bottom_above_top"].judge(
         above(0, gap, of="NCorr at s = 0 less that at s = 1", across="in every cell"),
         null=before.min(),
         null_description=f"the same difference in {UNTRAINED}",
@@ -149,7 +136,7 @@ def _not_learned(trained: float, untrained: float) -> str:
 def _above_shuffled(ends: Ends) -> Claim:
     excess = ends.of(1, trained=True) - ends.of(1, trained=True, metric="shuffled, 95 %")
     before = ends.of(1, trained=False) - ends.of(1, trained=False, metric="shuffled, 95 %")
-    return ABOVE_SHUFFLED.judge(
+    return STATEMENTS["table1.above_shuffled"].judge(
         above(0, excess, of="NCorr less what 1 in 20 shuffles of the classes exceeds", across="in every run"),
         null=before.min(),
         null_description=f"the same excess in {UNTRAINED}",
@@ -169,8 +156,8 @@ def _falls_when_complex(ends: Ends) -> Claim:
                 if len(ordered) > 1:
                     found.append(float(ordered[0] - ordered[-1]))
     if not drops:
-        return COMPLEXITY.not_tested("cells of one size of latents only were trained")
-    return COMPLEXITY.judge(
+        return STATEMENTS["table1.complexity"].not_tested("cells of one size of latents only were trained")
+    return STATEMENTS["table1.complexity"].judge(
         above(
             0,
             drops,
@@ -185,11 +172,11 @@ def _falls_when_complex(ends: Ends) -> Claim:
 
 def _peaks_early(alignment: pd.DataFrame) -> Claim:
     """Not in the paper: what a number at the end of training hides."""
-    chosen = alignment[(alignment["layer"] == 1) & alignment["metric"].isin(["NCorr", "shuffled"])]
+    chosen = rows(alignment, layer=1, metric=["NCorr", "shuffled"])
     wide = chosen.pivot_table(index=[*CELL, "seed"], columns=["metric", "step"], values="value")
     curve, by_chance = wide["NCorr"].mean(), wide["shuffled"].mean()
     if len(curve) < 3:
-        return PEAKS_EARLY.not_tested("fewer than three measurements along training")
+        return STATEMENTS["table1.peaks_early"].not_tested("fewer than three measurements along training")
     fall, null = (
         w[c.idxmax()] - w[c.index[-1]] for w, c in ((wide["NCorr"], curve), (wide["shuffled"], by_chance))
     )
@@ -198,10 +185,10 @@ def _peaks_early(alignment: pd.DataFrame) -> Claim:
         f"{curve.iloc[-1]:.3f} at the end"
     )
     if len(fall) < 2:
-        return PEAKS_EARLY.not_tested(f"one run has no error to judge by ({means})")
+        return STATEMENTS["table1.peaks_early"].not_tested(f"one run has no error to judge by ({means})")
     error = float(fall.std() / len(fall) ** 0.5)
     peak, last = curve.idxmax(), curve.index[-1]
-    return PEAKS_EARLY.judge(
+    return STATEMENTS["table1.peaks_early"].judge(
         above(2 * error, fall.mean(), of="fall from the peak", than="two standard errors")
         & above(0, peak, of="step of the peak")
         & below(last, peak, of="step of the peak", than="the last one"),
@@ -213,10 +200,12 @@ def _peaks_early(alignment: pd.DataFrame) -> Claim:
 
 def _agrees_with_paper(ends: Ends, paper: pd.DataFrame, *, full_scale: bool) -> Claim:
     if not full_scale:
-        return PAPER.not_tested(f"below the paper's scale (d = 1024, 10,000 steps), where {QUOTED}")
+        return STATEMENTS["table1.paper"].not_tested(
+            f"below the paper's scale (d = 1024, 10,000 steps), where {QUOTED}"
+        )
     worst, worst_null, outside, cells = 0.0, 0.0, 0, 0
     for layer in (0, 1):
-        theirs = paper[paper["layer"] == layer].set_index(CELL)
+        theirs = rows(paper, layer=layer).set_index(CELL)
         trained, untrained = ends.of(layer, trained=True), ends.cell_means(layer, trained=False)
         for cell, values in trained.groupby(CELL):
             if cell not in theirs.index:
@@ -227,8 +216,8 @@ def _agrees_with_paper(ends: Ends, paper: pd.DataFrame, *, full_scale: bool) -> 
             worst, cells, outside = max(worst, distance), cells + 1, outside + (distance > 2)
             worst_null = max(worst_null, abs(float(untrained[cell]) - row["value"]) / deviation)
     if not cells:
-        return PAPER.not_tested("none of the table's cells was trained")
-    return PAPER.judge(
+        return STATEMENTS["table1.paper"].not_tested("none of the table's cells was trained")
+    return STATEMENTS["table1.paper"].judge(
         at_most(2, worst, of="distance", across="in every cell", unit="combined deviations"),
         null=worst_null,
         null_description=f"the same distance for {UNTRAINED}",
@@ -239,10 +228,12 @@ def _agrees_with_paper(ends: Ends, paper: pd.DataFrame, *, full_scale: bool) -> 
 def _some_reading_agrees(readings: pd.DataFrame, *, full_scale: bool) -> Claim:
     """Not in the paper: whether the choice of what its sentence leaves open explains its numbers."""
     if not full_scale:
-        return READINGS.not_tested(f"below the paper's scale (d = 1024, 10,000 steps), where {QUOTED}")
-    top = readings[(readings["level"] == 1) & (readings["layer"] == 1) & readings["paper"].notna()]
+        return STATEMENTS["table1.readings"].not_tested(
+            f"below the paper's scale (d = 1024, 10,000 steps), where {QUOTED}"
+        )
+    top = rows(readings, level=1, layer=1).dropna(subset="paper")
     if top.empty:
-        return READINGS.not_tested("none of the table's cells was trained")
+        return STATEMENTS["table1.readings"].not_tested("none of the table's cells was trained")
     deviation = _combined_deviation(top["paper_deviation"], top["deviation"].fillna(0.0))
     choices = list(OPTIONS)
     distances = {
@@ -252,7 +243,7 @@ def _some_reading_agrees(readings: pd.DataFrame, *, full_scale: bool) -> Claim:
     best = dict(zip(choices, distances["trained"].idxmin(), strict=True))
     of_best, of_plain = top[plain(top, **best)], top[plain(top)]
     named = ", ".join(f"{name}: {value}" for name, value in best.items())
-    return READINGS.judge(
+    return STATEMENTS["table1.readings"].judge(
         at_most(
             2,
             distances["trained"].min(),

@@ -6,19 +6,20 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, Statement, above, within_error
+from joma.core.claim import Claim, above, statements, within_error
 from joma.experiments.joma_paper.theorem4 import Theorem4
 from joma.experiments.joma_paper.theorem4.laws import kinds, limit
 
 TOLERANCE = 1e-6
 
 
-ALONG_EQUATION_6 = Statement(
-    "theorem4.along_equation_6",
-    "JoMA Thm 4 and its remarks",
-    "Along Eq. 6 the components' ln 1/delta end up growing in the ratio that Theorem 4 gives for exp "
-    "attention, and the laws beside it for linear and softmax attention. (Eq. 6 is not the flow of "
-    "the paper's own block, whose gate reads the attended input.)",
+STATEMENTS = statements(
+    {
+        "theorem4.along_equation_6": "JoMA Thm 4 and its remarks | Along Eq. 6 the components' ln 1/delta "
+        "end up growing in the ratio that Theorem 4 gives for exp attention, and the laws beside it for "
+        "linear and softmax attention. (Eq. 6 is not the flow of the paper's own block, whose gate reads "
+        "the attended input.)",
+    }
 )
 
 
@@ -37,7 +38,7 @@ def claims(settings: Theorem4, tables: Mapping[str, pd.DataFrame]) -> list[Claim
     worst, null = ({n: pick(error(f or n, n)) for n in names} for pick, f in ((max, ""), (min, without)))
     ratios = ", ".join(f"{name}: {limit(tables, name, 0, 'ratio of speeds'):.6g}" for name in names)
     return [
-        ALONG_EQUATION_6.judge(
+        STATEMENTS["theorem4.along_equation_6"].judge(
             within_error(TOLERANCE, worst.values(), of="relative error", across="for every kind")
             & above(
                 TOLERANCE,

@@ -8,19 +8,18 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from joma.core.claim import Claim, Statement, above, within_error
+from joma.core.claim import Claim, above, statements, within_error
 from joma.experiments.joma_paper.theorem5 import Theorem5
 
 FALSE_ALARM = 1e-3
 
 
-SAMPLED = Statement(
-    "theorem5.sampled",
-    "JoMA Thm 5 (rho_0 corrected)",
-    "Tokens drawn from the tree co-occur as the corrected formula says.",
-)
-FALLS = Statement(
-    "theorem5.falls", "JoMA Sec. 5", "Two tokens co-occur the more, the lower their common ancestor."
+STATEMENTS = statements(
+    {
+        "theorem5.sampled": "JoMA Thm 5 (rho_0 corrected) | Tokens drawn from the tree co-occur as the "
+        "corrected formula says.",
+        "theorem5.falls": "JoMA Sec. 5 | Two tokens co-occur the more, the lower their common ancestor.",
+    }
 )
 
 
@@ -43,14 +42,14 @@ def claims(settings: Theorem5, tables: Mapping[str, pd.DataFrame]) -> list[Claim
     level = others / np.sqrt(squares + error["sampled, other token"] ** 2).loc[others.index]
     gain = float((value["sampled"] / value["marginal"]).xs(1, level="ancestor_height").min())
     return [
-        SAMPLED.judge(
+        STATEMENTS["theorem5.sampled"].judge(
             within_error(limit, by_formula["formula"]),
             evidence=f"largest of {len(value)} deviations in standard errors; the tolerance is exceeded "
             f"by chance once in {1 / FALSE_ALARM:.0f} runs",
             null=by_formula["printed formula"],
             null_description="the printed formula's largest deviation",
         ),
-        FALLS.judge(
+        STATEMENTS["theorem5.falls"].judge(
             above(limit, steps, of="fall", across="at every step up", unit="standard errors")
             & above(
                 level.abs().max(),
