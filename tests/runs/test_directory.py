@@ -56,6 +56,21 @@ def test_a_finished_run_is_found_and_not_computed_again(tmp_path: Path) -> None:
     assert len(toy.COMPUTED) == 4
 
 
+def test_a_run_whose_claims_have_no_criterion_is_read(tmp_path: Path) -> None:
+    run_experiment(toy.Toy(), tmp_path)
+    claims = json.loads((tmp_path / "claims.json").read_text())
+    description = yaml.safe_load((tmp_path / "settings.yaml").read_text())
+    assert description["format"] == 3
+    for claim in claims:
+        assert [condition["threshold"] for condition in claim.pop("criterion")] == [2]
+    description["format"] = 2
+    del description["files"]["claims.json"]
+    (tmp_path / "claims.json").write_text(json.dumps(claims))
+    (tmp_path / "settings.yaml").write_text(yaml.safe_dump(description))
+    (read,) = read_run(tmp_path).claims
+    assert (read.verdict, read.measured, read.criterion) == ("holds", 2, ())
+
+
 def test_finished_parts_survive_and_divergence_keeps_its_measurements(tmp_path: Path) -> None:
     with pytest.raises(DivergenceError, match=r"kept in .*part-1\.until-divergence\.parquet"):
         run_experiment(toy.Toy(fail_at=1), tmp_path)

@@ -19,7 +19,6 @@ TAILS = (1.2, 1.5, 2.0, 3.0)
 LEAK = 0.3
 """A slope below zero as leaky activations have."""
 
-
 STATEMENTS = statements(
     {
         "lemma4_gates.leaky": "JoMA Lemma 4, 'Similar results also hold for other homogeneous activations' "

@@ -14,7 +14,6 @@ from joma.theory.block import Block, CrossEntropyGradient, Embeddings, superpose
 
 SAMPLES, TOKENS, UNITS = 6, 5, 3
 
-
 STATEMENTS = statements(
     {
         "block.per_node_loss": "JoMA App. A.1, Eq. 9 and 2 | The dynamics of Eq. 2 ascends the per-node "

@@ -19,7 +19,6 @@ from joma.theory.isotropic_laws import Gaussian
 
 MU = np.array([2.373, 1.56, 0.809])
 
-
 STATEMENTS = statements(
     {
         "block_flow.gate": "JoMA Eq. 6 ('we simply add back the attention term') | With exp attention v' = "

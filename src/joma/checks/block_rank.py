@@ -28,7 +28,6 @@ TIMES = np.concatenate([[1e-4], np.geomspace(1e-3, 20.0, 300)])
 NODES = 40
 DRAWS = 5
 
-
 STATEMENTS = statements(
     {
         "block_rank.initial_values": "JoMA Fig. 6, the fall of the stable rank | That the stable rank of W "

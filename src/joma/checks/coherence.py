@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joma.core.claim import Claim, Statement, at_least, at_most, below, between, statements, within_error
+from joma.core.claim import Claim, at_least, at_most, below, between, statements, within_error
 from joma.dynamics import block_flow
 from joma.theory.activation import activation
 from joma.theory.attention import Array, Attention, AttentionKind
@@ -32,7 +32,6 @@ from joma.theory.coherence import (
 TOKENS, NODES, SAMPLES = 8, 2, 20
 WHERE = "JoMA Sec. 7 (Thm 1 'will have additional epsilon-related terms')"
 
-
 STATEMENTS = statements(
     {
         "coherence.bound_sharp": f"{WHERE} | The bound cannot be improved without knowing how v follows a: "
@@ -50,6 +49,12 @@ STATEMENTS = statements(
         "of the cosine says, near sqrt(4 ln M / d).",
         "coherence.welch": "Welch bound | No embeddings are less coherent than sqrt((M-d)/(d(M-1))); the "
         "simplex attains it.",
+        "coherence.survivor_{kind}": f"{WHERE} | {{kind}} attention: of Theorem 1's invariants their sum "
+        "survives any embeddings, as sum_l Q_l - sum_k |w_k|^2 / 2.",
+        "coherence.exact_{kind}": f"{WHERE} | {{kind}} attention: the epsilon-related term is -sum_k int "
+        "v_k (E da_k), exactly.",
+        "coherence.bound_{kind}": f"{WHERE} | {{kind}} attention: the drift is at most epsilon sum_k "
+        "sup|v_kl| sum_m int|da_km|.",
     }
 )
 
@@ -110,12 +115,9 @@ def _invariants() -> list[Claim]:
         course = _train(kind, crowded, moments=30)
         kept = surviving_invariant(crowded, course.trajectory.weights, course.side)
         claims.append(
-            Statement(
-                f"coherence.survivor_{kind}",
-                WHERE,
-                f"{kind} attention: of Theorem 1's invariants their sum survives any embeddings, "
-                "as sum_l Q_l - sum_k |w_k|^2 / 2.",
-            ).judge(
+            STATEMENTS["coherence.survivor_{kind}"]
+            .fill(kind=kind)
+            .judge(
                 within_error(1e-9, _largest(kept - kept[0])),
                 null=_largest(course.drift),
                 null_description="drift of the single tokens' invariants in the same run",
@@ -125,11 +127,9 @@ def _invariants() -> list[Claim]:
         course = _train(kind, roomy)
         exact = path_drift(course.gram, course.trajectory.context_weights, course.accumulated)
         claims.append(
-            Statement(
-                f"coherence.exact_{kind}",
-                WHERE,
-                f"{kind} attention: the epsilon-related term is -sum_k int v_k (E da_k), exactly.",
-            ).judge(
+            STATEMENTS["coherence.exact_{kind}"]
+            .fill(kind=kind)
+            .judge(
                 within_error(1e-5, _largest(exact - course.drift) / _largest(course.drift)),
                 evidence=f"Relative error of the line integral over 800 moments (midpoint rule); coherence "
                 f"{coherence(roomy):.2f}, drift {_largest(course.drift):.3g}.",
@@ -142,11 +142,9 @@ def _invariants() -> list[Claim]:
         )
         ratio = float((np.abs(course.drift).max(axis=0) / bound).max())
         claims.append(
-            Statement(
-                f"coherence.bound_{kind}",
-                WHERE,
-                f"{kind} attention: the drift is at most epsilon sum_k sup|v_kl| sum_m int|da_km|.",
-            ).judge(
+            STATEMENTS["coherence.bound_{kind}"]
+            .fill(kind=kind)
+            .judge(
                 at_most(1, ratio, of="drift in units of the bound"),
                 evidence=f"Largest share of it over tokens and time, coherence {coherence(roomy):.2f}.",
             )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
-from joma.core.claim import Claim, Statement, above, at_least, equal, statements, within_error
+from joma.core.claim import Claim, above, at_least, equal, statements, within_error
 from joma.core.errors import InputError
 from joma.theory.critical_points import (
     CriticalPoint,
@@ -23,7 +23,6 @@ from joma.theory.isotropic import RELU, mixture_flow
 from joma.theory.isotropic_laws import Gaussian, IsotropicLaw, LaplaceMarginal, MultivariateT, UniformBall
 
 Array = NDArray[np.float64]
-
 
 STATEMENTS = statements(
     {
@@ -48,6 +47,8 @@ STATEMENTS = statements(
         "theorem3.stability": "JoMA Thm 3 | C is positive definite, and mu stable at fixed xi, if and only "
         "if s = +1, rho_- != 0 and a_- p(rho_-) > a_+ p(rho_+).",
         "theorem3.ray": "JoMA Thm 3 | In the joint flow a critical point is a ray: J (mu, xi) = 0.",
+        "lemma4.equation_58": "JoMA Eq. 58 | theta_2(0) p_n(0) > 1/4 suffices for critical points (it is "
+        "not necessary: t_3 has {of_t_3:.3f} and has them).",
     }
 )
 
@@ -140,12 +141,9 @@ def lemma4() -> list[Claim]:
         STATEMENTS["lemma4.laplace_boundary"].judge(
             within_error(1e-13, laplace), evidence="rho from -40 to 0"
         ),
-        Statement(
-            "lemma4.equation_58",
-            "JoMA Eq. 58",
-            "theta_2(0) p_n(0) > 1/4 suffices for critical points (it is not necessary: t_3 has "
-            f"{equation_58(MultivariateT(3)):.3f} and has them).",
-        ).judge(
+        STATEMENTS["lemma4.equation_58"]
+        .fill(of_t_3=equation_58(MultivariateT(3)))
+        .judge(
             above(0, found, of="number of critical points", across="for each law")
             & above(0.25, products, of="theta_2(0) p_n(0)", across="for each law"),
             null=float(sum(len(s.points) for s in searches)),

@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.integrate import quad
 
-from joma.core.claim import Claim, Statement, at_most, below, equal, statements, within_error
+from joma.core.claim import Claim, at_most, below, equal, statements, within_error
 from joma.theory import feature_graph as graph
 
 Array = NDArray[np.float64]
 SOURCE = "CDAG Thm 1"
 ROUNDING = 1e-10
 """acos loses up to half the digits next to 1; everything else here is exact to rounding."""
-
 
 STATEMENTS = statements(
     {
@@ -36,6 +35,7 @@ STATEMENTS = statements(
         "exactly if z gives x. It breaks where x spreads around its class means, as the draft's own note "
         "would have it.",
         "cdag.equation3": "CDAG Eq. 3 | E[g | z = 1] is about 1 and E[g | z = 0] about -1.",
+        "cdag.weight": f"{SOURCE}, proof | w_jk = corr(f_k, s) by the gradient rule.",
     }
 )
 
@@ -183,7 +183,7 @@ def weight() -> list[Claim]:
     target = float(graph.correlation(feature, gradient, normalised=False))
     law = float(graph.weight_flow(feature, gradient, times=steps * rate, start=start, rate=1.0))
     return [
-        Statement("cdag.weight", f"{SOURCE}, proof", "w_jk = corr(f_k, s) by the gradient rule.").correct(
+        STATEMENTS["cdag.weight"].correct(
             "Its first step from zero; with stationary signals w(t) = w(0) + eta t corr(f_k, s).",
             printed_error=abs(target - walked),
             error=abs(law - walked),

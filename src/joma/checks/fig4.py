@@ -21,7 +21,6 @@ from joma.theory.salience import (
 # Ten critical points over the range of the paper's figure.
 FIGURE_MU = np.linspace(1.25, 3.7, 10)
 
-
 STATEMENTS = statements(
     {
         "fig4.dip_and_rebound": "JoMA Fig. 4 | Along Eq. 6 the attention's entropy drops, then rebounds.",

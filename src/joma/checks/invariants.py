@@ -16,7 +16,7 @@ from joma.checks._block_examples import (
     wave_flow,
 )
 from joma.checks._softmax_invariants import theorem1_softmax
-from joma.core.claim import Claim, Statement, between, equal, statements, within_error
+from joma.core.claim import Claim, between, equal, statements, within_error
 from joma.dynamics import block_flow
 from joma.theory import invariants
 from joma.theory.attention import Attention, AttentionKind
@@ -35,6 +35,11 @@ STATEMENTS = statements(
         "empty: nothing ever moves).",
         "theorem1.linear_solution": "JoMA Thm 1, K = 1 | Linear attention from v(0) = 0: v = z_0 "
         "sqrt(eta_w/eta_z) sinh(omega t), z = z_0 cosh(omega t), omega = Delta sqrt(eta_w eta_z)/T.",
+        "theorem1.{kind}": "JoMA Thm 1 | {kind} attention: {statement} (equal rates, T = 1).",
+        "theorem1.{kind}_rates": "JoMA Thm 1; poster: 'any learning rates' | {kind} attention: {statement} "
+        "for any learning rates and temperature.",
+        "theorem1.descent_{kind}": "JoMA Thm 1, by discrete steps | {kind} attention: plain simultaneous "
+        "SGD moves c by exactly {formula}.",
     }
 )
 
@@ -52,9 +57,9 @@ def _theorem1() -> list[Claim]:
     for kind, statement in statements.items():
         block, flow, _, _ = wave_flow(kind)
         claims.append(
-            Statement(
-                f"theorem1.{kind}", "JoMA Thm 1", f"{kind} attention: {statement} (equal rates, T = 1)."
-            ).judge(
+            STATEMENTS["theorem1.{kind}"]
+            .fill(kind=kind, statement=statement)
+            .judge(
                 within_error(1e-9, relative_drift(block, flow)),
                 evidence="gradient flow, gelu, gradients varying in time and with the state, 3 starts",
             )
@@ -62,11 +67,9 @@ def _theorem1() -> list[Claim]:
         block, flow, _, _ = wave_flow(kind, temperature=1.7, **UNEQUAL)
         printed = invariants.first_integral(Attention(kind=kind), flow.logits, flow.context_weights)
         claims.append(
-            Statement(
-                f"theorem1.{kind}_rates",
-                "JoMA Thm 1; poster: 'any learning rates'",
-                f"{kind} attention: {statement} for any learning rates and temperature.",
-            ).correct(
+            STATEMENTS["theorem1.{kind}_rates"]
+            .fill(kind=kind, statement=statement)
+            .correct(
                 f"{rights[kind]}.",
                 printed_error=float(np.abs(printed - printed[0]).max() / max(1.0, np.abs(printed).max())),
                 error=relative_drift(block, flow, **UNEQUAL),
@@ -176,11 +179,9 @@ def _descent() -> list[Claim]:
         )
         drift = value - value[0]
         claims.append(
-            Statement(
-                f"theorem1.descent_{kind}",
-                "JoMA Thm 1, by discrete steps",
-                f"{kind} attention: plain simultaneous SGD moves c by exactly {formula}.",
-            ).judge(
+            STATEMENTS["theorem1.descent_{kind}"]
+            .fill(kind=kind, formula=formula)
+            .judge(
                 within_error(1e-12, float(np.abs(drift - predicted).max())),
                 null=float(np.abs(drift).max()),
                 null_description="the drift itself, which the flow does not have",

@@ -38,7 +38,6 @@ SIGMOID = SmoothGate(lambda x: 0.5 * (1.0 + np.tanh(0.5 * np.asarray(x, dtype=np
 LEAKY = HomogeneousGate(0.1, 1.0)
 LAWS: tuple[IsotropicLaw, ...] = (Gaussian(), UniformBall(3), MultivariateT(3), LaplaceMarginal())
 
-
 STATEMENTS = statements(
     {
         "lemma1.expectation": "JoMA Lemma 1, Eq. 23 and 31-41 | E[psi] = theta_1(r)/|v| and E[x psi] = "

@@ -19,7 +19,6 @@ RHO = Fraction(4, 5)
 ENUMERATION = "sum over every state of the latents, in rational numbers"
 ROUNDING = 1e-13
 
-
 STATEMENTS = statements(
     {
         "lemma8.symmetric": "JoMA Lemma 8 | M(rho) is symmetric.",

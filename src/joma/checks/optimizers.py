@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from joma.core.claim import Claim, Statement, above, statements, within_error
+from joma.core.claim import Claim, above, statements, within_error
 from joma.dynamics import sgd
 from joma.theory.activation import activation
 from joma.theory.attention import Array, Attention, AttentionKind
@@ -26,7 +26,6 @@ TOKENS, NODES, SAMPLES = 5, 2, 20
 KINDS: tuple[AttentionKind, ...] = ("linear", "exp")
 SOURCE = "JoMA Thm 1, beyond gradient flow"
 
-
 STATEMENTS = statements(
     {
         "momentum.factor": f"{SOURCE} | Along the same course at the same effective rate, momentum drifts "
@@ -40,6 +39,14 @@ STATEMENTS = statements(
         "tokens and nodes, with r(n) from Adam's two averages alone.",
         "adam.no_winner": "JoMA Thm 2, beyond gradient flow | Under Adam no token ever wins: with linear "
         "nodes and exp attention from zero all |v_kl| grow alike, however different their gradients.",
+        "momentum.{kind}": f"{SOURCE} | {{kind}} attention, momentum {{beta}}: the invariant drifts by "
+        "sum_s e_s (1 + 2 beta (1 - beta^(n-1-s)) / (1 - beta)), exactly.",
+        "weight_decay.{kind}": f"{SOURCE} | {{kind}} attention: with the logits' decay rate{{twice}} that "
+        "of the weights, c(t) = c(0) exp(-2 eta_w lambda t), exactly.",
+        "weight_decay.{kind}_leak": f"{SOURCE} | {{kind}} attention, any two decays: dc/dt = -r c + (2 "
+        "alpha_w - r) coef sum_k v_k^2.",
+        "weight_decay.{kind}_steps": f"{SOURCE} | {{kind}} attention: discrete descent with decay moves c "
+        "by an exact recursion.",
     }
 )
 
@@ -121,12 +128,9 @@ def momentum() -> list[Claim]:
             for value in (beta, 0.0)
         ]
         claims.append(
-            Statement(
-                f"momentum.{kind}",
-                SOURCE,
-                f"{kind} attention, momentum {beta}: the invariant drifts by sum_s e_s (1 + 2 beta (1 - "
-                "beta^(n-1-s)) / (1 - beta)), exactly.",
-            ).judge(
+            STATEMENTS["momentum.{kind}"]
+            .fill(kind=kind, beta=beta)
+            .judge(
                 within_error(1e-12, _largest(kept - kept[0] - laws[0])),
                 null=_largest(kept - kept[0] - laws[1]),
                 null_description="the law of plain descent, sum_s e_s",
@@ -169,12 +173,9 @@ def weight_decay() -> list[Claim]:
         forgotten = kept[0] * np.exp(-2 * eta_w * decay * times)[:, None]
         twice = "" if kind == "linear" else " twice"
         claims.append(
-            Statement(
-                f"weight_decay.{kind}",
-                SOURCE,
-                f"{kind} attention: with the logits' decay rate{twice} that of the weights, c(t) = c(0) "
-                "exp(-2 eta_w lambda t), exactly.",
-            ).judge(
+            STATEMENTS["weight_decay.{kind}"]
+            .fill(kind=kind, twice=twice)
+            .judge(
                 within_error(1e-9, _largest(kept - forgotten)),
                 null=_largest(kept - kept[0]),
                 null_description="c constant, as without decay",
@@ -196,11 +197,9 @@ def weight_decay() -> list[Claim]:
             attention_rate=eta_z,
         )
         claims.append(
-            Statement(
-                f"weight_decay.{kind}_leak",
-                SOURCE,
-                f"{kind} attention, any two decays: dc/dt = -r c + (2 alpha_w - r) coef sum_k v_k^2.",
-            ).judge(
+            STATEMENTS["weight_decay.{kind}_leak"]
+            .fill(kind=kind)
+            .judge(
                 within_error(2e-6, _largest(kept - law)),
                 null=_largest(kept - kept[0]),
                 null_description="c constant, as without decay",
@@ -220,11 +219,9 @@ def weight_decay() -> list[Claim]:
             attention_rate=step,
         )
         claims.append(
-            Statement(
-                f"weight_decay.{kind}_steps",
-                SOURCE,
-                f"{kind} attention: discrete descent with decay moves c by an exact recursion.",
-            ).judge(
+            STATEMENTS["weight_decay.{kind}_steps"]
+            .fill(kind=kind)
+            .judge(
                 within_error(1e-12, _largest(kept - law)),
                 null=_largest(kept - kept[0]),
                 null_description="c constant, as without decay",

@@ -6,13 +6,20 @@ from collections.abc import Callable
 
 import numpy as np
 
-from joma.core.claim import Claim, Statement, within_error
+from joma.core.claim import Claim, statements, within_error
 from joma.dynamics import position_flow
 from joma.theory import positions
 from joma.theory.activation import activation
 from joma.theory.attention import Array
 
 RATES = {"weight_rate": 0.7, "attention_rate": 1.6, "position_rate": 0.4}
+
+STATEMENTS = statements(
+    {
+        "theorem1.positions_{name}": "JoMA poster, future work (positional encoding) | Exp attention with a "
+        "trained additive position bias conserves {formula}, exactly.",
+    }
+)
 
 
 def drifts(seed: int, name: str, *, rotate: bool = False) -> tuple[float, float, float]:
@@ -51,11 +58,9 @@ def theorem1_positions() -> list[Claim]:
     moved = min(one[2] for one in kept)
     evidence = f"3 activations, unequal rates, g(t) arbitrary; the logits move by at least {moved:.2g}"
     return [
-        Statement(
-            f"theorem1.positions_{name}",
-            "JoMA poster, future work (positional encoding)",
-            f"Exp attention with a trained additive position bias conserves {formula}, exactly.",
-        ).judge(
+        STATEMENTS["theorem1.positions_{name}"]
+        .fill(name=name, formula=formula)
+        .judge(
             within_error(1e-9, max(one[index] for one in kept)),
             null=min(one[index] for one in broken),
             null_description="the least drift where the position rotates the content instead",

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.integrate import quad, solve_ivp
 from scipy.special import softmax
 
-from joma.core.claim import Claim, Statement, at_least, at_most, below, statements, within_error
+from joma.core.claim import Claim, at_least, at_most, below, statements, within_error
 from joma.dynamics.salience_flow import (
     Attention,
     integrate,
@@ -39,7 +39,6 @@ from joma.theory.salience_variants import (
 )
 
 Array = NDArray[np.float64]
-
 
 STATEMENTS = statements(
     {
@@ -71,6 +70,9 @@ STATEMENTS = statements(
         "changes: F(r_j, mu_j) stays equal for all j.",
         "theorem4.softmax_skewed": "JoMA Thm 4 (not in the paper) | For softmax attention with constant "
         "bbar the ratio is exp[(mu_j^2 - mu_k^2)/2 - (bbar_j - bbar_k) |mu|^2/2].",
+        "theorem4.softmax_following": "JoMA Thm 1 and 4 (not in the paper) | Where bbar follows the softmax "
+        "attention instead of staying constant, the ratio is exp(z_j - z_k) of the final logits, "
+        "{followed:.3f} here; Theorem 4 would have {law:.3f}.",
     }
 )
 
@@ -300,12 +302,9 @@ def _ratios() -> list[Claim]:
             null_description="error of Theorem 4's ratio in the same integrations",
             evidence="three bbar, by integration; salience can be turned round (bbar_j = .6, bbar_k = .1)",
         ),
-        Statement(
-            "theorem4.softmax_following",
-            "JoMA Thm 1 and 4 (not in the paper)",
-            "Where bbar follows the softmax attention instead of staying constant, the ratio is "
-            f"exp(z_j - z_k) of the final logits, {followed:.3f} here; Theorem 4 would have {law:.3f}.",
-        ).judge(
+        STATEMENTS["theorem4.softmax_following"]
+        .fill(followed=followed, law=law)
+        .judge(
             within_error(1e-4, abs(followed / final - 1)),
             null=abs(followed / law - 1),
             null_description="error of Theorem 4's ratio in the same integration",

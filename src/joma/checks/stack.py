@@ -15,7 +15,6 @@ WIDTHS, GROUPS = (6, 4, 3, 3, 3), (2, 2, 2, 1)
 RATES = {"weight_rate": 1.0, "attention_rate": 0.7}
 TIMES = np.linspace(0.0, 10.0, 6)
 
-
 STATEMENTS = statements(
     {
         "theorem1_stack.invariants": "JoMA Thm 1 at any depth (poster, future work) | In a stack z - "

@@ -18,7 +18,6 @@ from joma.theory.winner_take_all import WinnerTakeAll, erf_invariant, printed_in
 TOKENS, SAMPLES, NORMALISER = 4, 8, 0.5
 FLOW = "the full (v, z) flow of Eq. 2 on 8 random samples of 4 tokens, DOP853 at 1e-11"
 
-
 STATEMENTS = statements(
     {
         "theorem2.one_hot": "JoMA Thm 2, remarks | Training ends one-hot (true of attention; the weights "

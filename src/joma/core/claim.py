@@ -199,6 +199,10 @@ class Statement:
     words: str
     """The statement as printed (or as tested), in one sentence."""
 
+    def fill(self, **parts: object) -> Statement:
+        """One of a family of statements, whose id and words have ``{part}`` in places: with these parts."""
+        return Statement(*(text.format(**parts) for text in (self.id, self.source, self.words)))
+
     def judge(
         self, criterion: Criterion, *, measured: float | None = None, **beside: Unpack[Beside]
     ) -> Claim:

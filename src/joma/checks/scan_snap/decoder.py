@@ -19,7 +19,6 @@ from joma.theory.scan_snap.snapping import snap_time_printed
 
 Floats = NDArray[np.float64]
 
-
 STATEMENTS = statements(
     {
         "snap_theorem1.steps": "Scan&Snap Thm 1 (t >> K^2 steps of batch size 1, M^-0.99 << eta_Y < 1) | "

@@ -13,7 +13,6 @@ from joma.theory.scan_snap.equations import attended, predictions, unit, velocit
 
 Floats = NDArray[np.float64]
 
-
 STATEMENTS = statements(
     {
         "snap_dynamics.gradient": "Scan&Snap, Training dynamics of Y and Z | Y' and Z' are the gradient of "

@@ -17,7 +17,6 @@ Floats = NDArray[np.float64]
 ENSEMBLE = 1000
 """Random data sets on which Theorem 3's bounds are tried."""
 
-
 STATEMENTS = statements(
     {
         "snap_theorem2.distinct": "Scan&Snap Thm 2a | z' > 0 for every distinct token.",

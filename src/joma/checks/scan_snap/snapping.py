@@ -15,7 +15,6 @@ from joma.theory.scan_snap import decoder, snapping
 
 Floats = NDArray[np.float64]
 
-
 STATEMENTS = statements(
     {
         "snap_theorem4.gain": "Scan&Snap Thm 4 | B_n(t) ~ ln(C0 + 2K (eta_Z/eta_Y) ln^2(M eta_Y t/K)).",

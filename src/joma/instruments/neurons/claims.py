@@ -10,7 +10,7 @@ import pandas as pd
 from scipy.stats import binomtest, false_discovery_control, fisher_exact, t
 
 from joma.core.arguments import Array
-from joma.core.claim import Claim, Statement, above, at_most
+from joma.core.claim import Claim, Statement, above, at_most, statements
 from joma.core.tables import rows
 from joma.instruments.neurons import NeuronsRun
 from joma.instruments.neurons.measured import COPIES
@@ -19,6 +19,22 @@ from joma.measures.superposition import null_probability
 LEVEL = 0.05
 SHARED = 0.1
 SOURCE = "JoMA Fig. 10 and its appendix"
+
+STATEMENTS = statements(
+    {
+        "{name}.exists": f"{SOURCE} | the same MLP neuron can be activated by several unrelated "
+        "combinations of tokens, as it is not before training",
+        "{name}.unrelated": f"{SOURCE} | the patterns of a neuron in superposition have no more to do with "
+        "each other in meaning than those of different neurons",
+        "{name}.different_queries": "JoMA appendix (pattern superposition) | one neuron's weight holds "
+        "several query vectors, each with its own pattern",
+        "{name}.learned": f"{SOURCE} (implied: patterns are learned) | the patterns are learned: "
+        "superposition is more frequent than in untrained networks",
+        "{name}.selective": "JoMA Sec. 3 (a neuron's weight is a pattern of attended tokens) | neurons "
+        "learn to be selective: what is attended to in a neuron's contexts is more alike than in others of "
+        "the same windows, in more neurons than untrained",
+    }
+)
 
 
 def claims(settings: NeuronsRun, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -44,20 +60,11 @@ def superposition_claims(
         for metric, facts in (
             (
                 "p_value",
-                Statement(
-                    f"{name}.learned",
-                    SOURCE + " (implied: patterns are learned)",
-                    "the patterns are learned: superposition is more frequent than in untrained networks",
-                ),
+                STATEMENTS["{name}.learned"].fill(name=name),
             ),
             (
                 "similarity_p_value",
-                Statement(
-                    f"{name}.selective",
-                    "JoMA Sec. 3 (a neuron's weight is a pattern of attended tokens)",
-                    "neurons learn to be selective: what is attended to in a neuron's contexts is more "
-                    "alike than in others of the same windows, in more neurons than untrained",
-                ),
+                STATEMENTS["{name}.selective"].fill(name=name),
             ),
         )
     )
@@ -73,12 +80,7 @@ def superposition_claims(
 
 def _exists(tables: Mapping[str, pd.DataFrame], name: str, untrained: Sequence[pd.DataFrame]) -> Claim:
     """There are neurons in superposition, more than false discoveries and than in untrained networks."""
-    statement = Statement(
-        f"{name}.exists",
-        SOURCE,
-        "the same MLP neuron can be activated by several unrelated combinations of "
-        "tokens, as it is not before training",
-    )
+    statement = STATEMENTS["{name}.exists"].fill(name=name)
     q = values_of(tables["neurons"], "q_value")
     if reason := _why_not(q, untrained):
         return statement.not_tested(reason)
@@ -139,12 +141,7 @@ def _more_than_untrained(
 
 def _unrelated(neurons: pd.DataFrame, name: str, untrained: Sequence[pd.DataFrame], there: bool) -> Claim:
     """The patterns of a neuron are no more alike in meaning than those of different neurons."""
-    statement = Statement(
-        f"{name}.unrelated",
-        SOURCE,
-        "the patterns of a neuron in superposition have no more to do with each other "
-        "in meaning than those of different neurons",
-    )
+    statement = STATEMENTS["{name}.unrelated"].fill(name=name)
     p = _of_significant(neurons, "relatedness_p_value")
     if reason := _why_no_patterns(p, there):
         return statement.not_tested(reason)
@@ -173,11 +170,7 @@ def _different_queries(
     neurons: pd.DataFrame, name: str, untrained: Sequence[pd.DataFrame], there: bool
 ) -> Claim:
     """Among the neurons in superposition, some have another query in each pattern."""
-    statement = Statement(
-        f"{name}.different_queries",
-        "JoMA appendix (pattern superposition)",
-        "one neuron's weight holds several query vectors, each with its own pattern",
-    )
+    statement = STATEMENTS["{name}.different_queries"].fill(name=name)
     shared = _of_significant(neurons, "shared_queries")
     if reason := _why_no_patterns(shared, there):
         return statement.not_tested(reason)

@@ -15,7 +15,6 @@ from joma.instruments.probe.text import probe_sentences
 _NEARLY = 2.0
 _CLEAR = 3.0
 
-
 STATEMENTS = statements(
     {
         "probe.joint_dynamics": "JoMA Thm 1 | attention's logits grow with half the sum of squares of what "

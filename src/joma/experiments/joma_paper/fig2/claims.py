@@ -6,12 +6,27 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, Statement, at_least, below, within_error
+from joma.core.claim import Claim, at_least, below, statements, within_error
 from joma.core.tables import rows
 from joma.experiments.joma_paper.fig2 import DATA, Fig2
 
 HIGH = 0.9
 """What counts as a high correlation, for the prediction and for its parts alike."""
+
+STATEMENTS = statements(
+    {
+        "fig2.{data}_correlation": "JoMA Fig. 2, caption | {data} classes: z_hat shows high correlation "
+        "with z.",
+        "fig2.{data}_part_{part}": "JoMA Fig. 2, caption | {data} classes: the component z_hat{part} alone "
+        "does not correlate highly with z.",
+        "fig2.{data}_scale": "JoMA Sec. 3: 'still predicts z_m(t) fairly well' | {data} classes: z_hat is "
+        "closer to z than the guess that z never moves.",
+        "fig2.{data}_moving_mean": "JoMA Thm 1, softmax, Eq. 17 | {data} classes: Eq. 17 with bbar as it "
+        "moves beats the guess that z never moves: what fails is the constancy of bbar.",
+        "fig2.{data}_identity": "JoMA Thm 1, softmax, made exact | {data} classes: the integral identity, "
+        "squared steps counted, gives z exactly.",
+    }
+)
 
 
 def claims(settings: Fig2, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -29,16 +44,16 @@ def claims(settings: Fig2, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
 
 
 def _claims(data: str, final: pd.DataFrame, least_first: float) -> list[Claim]:
-    caption, seeds = "JoMA Fig. 2, caption", f"of {final.shape[1]} seeds, at the end of training"
+    seeds = f"of {final.shape[1]} seeds, at the end of training"
     shuffled = float(final.loc["correlation_shuffled"].abs().max())
     high = float(final.loc["correlation"].min())
     errors = {name: float(final.loc[name].median()) for name in ("error", "error_moving", "error_integral")}
     still = final.loc["error_still"]
     alone = {part: float(final.loc[f"correlation_{part}"].abs().max()) for part in (1, 2)}
     claims = [
-        Statement(
-            f"fig2.{data}_correlation", caption, f"{data} classes: z_hat shows high correlation with z."
-        ).judge(
+        STATEMENTS["fig2.{data}_correlation"]
+        .fill(data=data)
+        .judge(
             at_least(HIGH, high, of="correlation", across="in every seed"),
             null=shuffled,
             null_description="size of the correlation with z_hat's tokens shuffled, largest of the seeds",
@@ -46,11 +61,9 @@ def _claims(data: str, final: pd.DataFrame, least_first: float) -> list[Claim]:
         )
     ]
     claims += [
-        Statement(
-            f"fig2.{data}_part_{part}",
-            caption,
-            f"{data} classes: the component z_hat{part} alone does not correlate highly with z.",
-        ).judge(
+        STATEMENTS["fig2.{data}_part_{part}"]
+        .fill(data=data, part=part)
+        .judge(
             below(HIGH, alone[part], of="size of the correlation", across="in every seed"),
             null=shuffled,
             null_description="size of the correlation with z_hat's tokens shuffled, largest of the seeds",
@@ -61,11 +74,9 @@ def _claims(data: str, final: pd.DataFrame, least_first: float) -> list[Claim]:
     ]
     return [
         *claims,
-        Statement(
-            f"fig2.{data}_scale",
-            "JoMA Sec. 3: 'still predicts z_m(t) fairly well'",
-            f"{data} classes: z_hat is closer to z than the guess that z never moves.",
-        ).judge(
+        STATEMENTS["fig2.{data}_scale"]
+        .fill(data=data)
+        .judge(
             below(
                 still,
                 final.loc["error"],
@@ -79,12 +90,9 @@ def _claims(data: str, final: pd.DataFrame, least_first: float) -> list[Claim]:
             evidence=f"largest {seeds}, median {errors['error']:.2f}; bbar moves by "
             f"{final.loc['mean_score_shift'].median():.2f} of at most 2 (L1)",
         ),
-        Statement(
-            f"fig2.{data}_moving_mean",
-            "JoMA Thm 1, softmax, Eq. 17",
-            f"{data} classes: Eq. 17 with bbar as it moves beats the guess that z never "
-            "moves: what fails is the constancy of bbar.",
-        ).judge(
+        STATEMENTS["fig2.{data}_moving_mean"]
+        .fill(data=data)
+        .judge(
             below(
                 still,
                 final.loc["error_moving"],
@@ -98,11 +106,9 @@ def _claims(data: str, final: pd.DataFrame, least_first: float) -> list[Claim]:
             evidence=f"largest {seeds}, median {errors['error_moving']:.2f}; {errors['error']:.2f} with bbar "
             "of the start",
         ),
-        Statement(
-            f"fig2.{data}_identity",
-            "JoMA Thm 1, softmax, made exact",
-            f"{data} classes: the integral identity, squared steps counted, gives z exactly.",
-        ).judge(
+        STATEMENTS["fig2.{data}_identity"]
+        .fill(data=data)
+        .judge(
             within_error(1e-10, float(final.loc["error_exact"].max())),
             null=errors["error_integral"],
             null_description="relative error without the squared steps: O(rate)",

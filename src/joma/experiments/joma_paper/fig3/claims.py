@@ -8,13 +8,12 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
 
-from joma.core.claim import Claim, Statement, above, at_least, at_most, below, equal, statements
+from joma.core.claim import Claim, above, at_least, at_most, below, equal, statements
 from joma.core.tables import rows
 from joma.experiments.joma_paper.fig3 import ATTENTION, GROWING, Fig3
 
 SHUFFLES = 400
 """Of Theorem 2's limits among tokens and runs."""
-
 
 STATEMENTS = statements(
     {
@@ -22,6 +21,10 @@ STATEMENTS = statements(
         "and the rest stays finite.",
         "fig3.saturation": "JoMA Fig. 3, caption | After convergence only some components of v_0 grow; the "
         "others are saturated.",
+        "fig3.losers_order": "JoMA Fig. 3, caption, 'consistent with Theorem 2' | The saturated components "
+        "end in the order and with the signs that Theorem 2 says.",
+        "fig3.losers_limits": "JoMA Fig. 3, caption, 'consistent with Theorem 2' | The saturated components "
+        "end at Theorem 2's limits (corrected).",
     }
 )
 
@@ -29,7 +32,6 @@ STATEMENTS = statements(
 def claims(settings: Fig3, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """Saturation, and how far Theorem 2 foretells winner and losers."""
     trained, frozen = (by_token(tables["final"], attention) for attention in ATTENTION)
-    caption = "JoMA Fig. 3, caption"
     saturated = f"share of the tokens that change by under {GROWING:.0%} in the last quarter"
     share, unattended = ((one["weight_growth"] <= GROWING).groupby("run").mean() for one in (trained, frozen))
     seeds = f"{trained.index.get_level_values('run').nunique()} seeds"
@@ -62,11 +64,7 @@ def claims(settings: Fig3, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
             evidence=f"share of {seeds}; {winners.min()} to {winners.max()} tokens still grow (|v_.l|); the "
             f"heaviest token is that of the largest |Delta| in {largest.mean():.0%} of the runs",
         ),
-        Statement(
-            "fig3.losers_order",
-            caption + ", 'consistent with Theorem 2'",
-            "The saturated components end in the order and with the signs that Theorem 2 says.",
-        ).judge(
+        STATEMENTS["fig3.losers_order"].judge(
             at_least(
                 0.9, order, of="Kendall's rank correlation with Theorem 2's limits", across="in every run"
             )
@@ -76,11 +74,7 @@ def claims(settings: Fig3, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
             evidence=f"smallest of {seeds}, v_0 of all saturated tokens, Delta taken at the start; "
             f"{signs:.1%} of the signs",
         ),
-        Statement(
-            "fig3.losers_limits",
-            caption + ", 'consistent with Theorem 2'",
-            "The saturated components end at Theorem 2's limits (corrected).",
-        ).judge(
+        STATEMENTS["fig3.losers_limits"].judge(
             at_most(
                 0.1,
                 distance,

@@ -13,11 +13,16 @@ from joma.experiments.joma_paper.fig4 import ACTING, CAPTION, VARIANTS, Fig4
 # Nats that count as a drop or a rebound on the figure; the curves carry no noise, their nulls are exact.
 VISIBLE = 0.1
 
-
 STATEMENTS = statements(
     {
         "fig4.caption_shape": "JoMA Fig. 4, caption | entropy(softmax(v^2)) along Eq. 6 drops and then "
         "rebounds.",
+        "fig4.{key}_dip": "JoMA Fig. 4 | {along} the entropy of the attention drops when salient components "
+        "are learned first.",
+        "fig4.{key}_rebound": "JoMA Fig. 4 | {along} the entropy rebounds when the other components catch "
+        "up.",
+        "fig4.{key}_salient_first": "JoMA Fig. 4, Thm 4 | {along} the components of larger mu are learned "
+        "first.",
     }
 )
 
@@ -34,33 +39,27 @@ def claims(settings: Fig4, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
         numbers += f"end {real['end']:.6f}"
         order, null_order = (_order(tables, run, variant) for variant in ("attention", "no attention"))
         found += [
-            Statement(
-                f"fig4.{key}_dip",
-                "JoMA Fig. 4",
-                f"{along} the entropy of the attention drops when salient components are learned first.",
-            ).judge(
+            STATEMENTS["fig4.{key}_dip"]
+            .fill(key=key, along=along)
+            .judge(
                 at_least(VISIBLE, real["drop"], of="drop", unit="nats")
                 & below(0.1 * VISIBLE, equal["drop"], of="drop where no mu is salient", unit="nats"),
                 null=equal["drop"],
                 null_description="all mu equal to their mean",
                 evidence=numbers,
             ),
-            Statement(
-                f"fig4.{key}_rebound",
-                "JoMA Fig. 4",
-                f"{along} the entropy rebounds when the other components catch up.",
-            ).judge(
+            STATEMENTS["fig4.{key}_rebound"]
+            .fill(key=key, along=along)
+            .judge(
                 at_least(VISIBLE, real["rebound"], of="rise after the drop", unit="nats")
                 & below(0.1 * VISIBLE, none["rebound"], of="rise without attention", unit="nats"),
                 null=none["rebound"],
                 null_description="attention removed: v' = mu - v",
                 evidence=numbers,
             ),
-            Statement(
-                f"fig4.{key}_salient_first",
-                "JoMA Fig. 4, Thm 4",
-                f"{along} the components of larger mu are learned first.",
-            ).judge(
+            STATEMENTS["fig4.{key}_salient_first"]
+            .fill(key=key, along=along)
+            .judge(
                 at_most(-0.999, order, of="rank correlation of mu with the time to reach mu/2")
                 & above(0, null_order, of="the same without attention"),
                 null=null_order,

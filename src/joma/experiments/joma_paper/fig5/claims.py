@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata, spearmanr
 
-from joma.core.claim import Claim, Statement, above, at_least, at_most, below, equal, statements, within_error
+from joma.core.claim import Claim, above, at_least, at_most, below, equal, statements, within_error
 from joma.core.tables import rows
 from joma.experiments.joma_paper.fig5 import RUNS, Fig5
 from joma.experiments.joma_paper.fig5.permutations import distinct_permutations
@@ -24,7 +24,6 @@ LAW = 0.1 * LEAST_REBOUND
 """Nats within which a predicted rebound is right."""
 WINNER = 0.99
 
-
 STATEMENTS = statements(
     {
         "fig5.block_law": "JoMA Eq. 6, corrected, on Fig. 5's data | How far attention spreads again in the "
@@ -37,6 +36,10 @@ STATEMENTS = statements(
         "attention and the rest never follow.",
         "fig5.nonlinearity_alone": "JoMA Sec. 4, Sec. 5 | It is the nonlinearity that lets the rest follow: "
         "with the same constant g, ReLU rebounds where linear does not.",
+        "fig5.gradients_are_stationary": "JoMA Assumption 1 | Back-propagated gradients stay what they "
+        f"were along the joint training of the block ({RUNS['relu-feedback']}).",
+        "fig5.order_{run}": "JoMA Sec. 5, Fig. 5(b) | Tokens under the query's lowest ancestor are "
+        "associated first ({described}).",
     }
 )
 
@@ -95,12 +98,7 @@ def _stationary(gradients: pd.DataFrame, level: float) -> Claim:
     then = (
         f"{change[associated[0]]:.2f} when the sibling is associated" if len(associated) else "sibling never"
     )
-    return Statement(
-        "fig5.gradients_are_stationary",
-        "JoMA Assumption 1",
-        "Back-propagated gradients stay what they were along the joint training of the block "
-        f"({RUNS['relu-feedback']}).",
-    ).judge(
+    return STATEMENTS["fig5.gradients_are_stationary"].judge(
         at_most(
             STATIONARY,
             change,
@@ -146,22 +144,24 @@ def _order_claim(run: str, order: pd.DataFrame) -> Claim:
     by_height = part.assign(time=moments).groupby("height")["time"].mean()
     probability = float(np.mean(shuffled >= found - 1e-9))
     listed = ", ".join(f"H = {h}: {t:.3g}" for h, t in by_height.items())
-    return Statement(
-        f"fig5.order_{run.replace('-', '_')}",
-        "JoMA Sec. 5, Fig. 5(b)",
-        f"Tokens under the query's lowest ancestor are associated first ({RUNS[run]}).",
-    ).judge(
-        below(SIGNIFICANT, probability, of="share of shuffled trees whose heights order the moments as well")
-        & equal(
-            heights.min(),
-            heights[moments == moments.min()],
-            of="height of the tokens associated first",
-            than="that of the sibling",
-        ),
-        measured=found,
-        null=float(np.quantile(shuffled, 1 - SIGNIFICANT)),
-        null_description="rank correlation that 1 in 20 shuffled trees exceeds",
-        evidence=f"moments {listed} (inf: never); p = {probability:.2g} of {len(shuffled)} trees",
+    return (
+        STATEMENTS["fig5.order_{run}"]
+        .fill(run=run.replace("-", "_"), described=RUNS[run])
+        .judge(
+            below(
+                SIGNIFICANT, probability, of="share of shuffled trees whose heights order the moments as well"
+            )
+            & equal(
+                heights.min(),
+                heights[moments == moments.min()],
+                of="height of the tokens associated first",
+                than="that of the sibling",
+            ),
+            measured=found,
+            null=float(np.quantile(shuffled, 1 - SIGNIFICANT)),
+            null_description="rank correlation that 1 in 20 shuffled trees exceeds",
+            evidence=f"moments {listed} (inf: never); p = {probability:.2g} of {len(shuffled)} trees",
+        )
     )
 
 

@@ -15,7 +15,6 @@ from joma.theory.block_salience import entropy as entropy_of
 RESEMBLES = 0.8
 MANY = 0.1
 
-
 STATEMENTS = statements(
     {
         "fig6.resembles_fig4": "JoMA Sec. 5.1 (the 1-layer curve resembles Fig. 4) | the entropy of a "

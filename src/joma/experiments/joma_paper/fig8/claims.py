@@ -25,7 +25,6 @@ FEWEST = 3
 SHUFFLES = 5000
 COURSES = {BOUNCES: "bounces", COLLAPSES: "collapses", FALLS: "falls", STAYS: "stays within noise"}
 
-
 STATEMENTS = statements(
     {
         "fig8.large_rate_collapses": "JoMA Sec. 5.1 (Fig. 8), 'with large learning rate, attention becomes "

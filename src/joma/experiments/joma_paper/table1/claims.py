@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 from scipy.stats import ttest_1samp
 
-from joma.core.claim import Claim, Statement, above, at_least, at_most, below, statements
+from joma.core.claim import Claim, above, at_least, at_most, below, statements
 from joma.core.tables import rows
 from joma.experiments.joma_paper.table1 import CELL, Table1
 from joma.experiments.joma_paper.table1.readings import OPTIONS, plain
@@ -17,7 +17,6 @@ SIGNIFICANT = 0.05
 SOURCE = "JoMA Table 1, Sec. 6"
 QUOTED = "for C = 20, N_ch = 2, (10, 20) the paper has 0.99 +- 0.01 at s = 0 and 0.81 +- 0.05 at s = 1"
 UNTRAINED = "the untrained network"
-
 
 STATEMENTS = statements(
     {
@@ -32,6 +31,8 @@ STATEMENTS = statements(
         "table1.bottom_above_top": f"{SOURCE} | the correlation is highest in the lowest layer",
         "table1.above_shuffled": f"{SOURCE} | at s = 1 neurons correlate with the latents more than the "
         "best of so many would by chance",
+        "table1.learned_s{layer}": f"{SOURCE} (implied: 'in the learned models') | the alignment of layer "
+        f"{{layer}} with the latents of s = {{layer}} is learned",
     }
 )
 
@@ -92,11 +93,7 @@ def _learned(ends: Ends, layer: int) -> Claim:
     """
     trained, untrained = ends.of(layer, trained=True), ends.of(layer, trained=False)
     gain = trained - untrained
-    statement = Statement(
-        f"table1.learned_s{layer}",
-        SOURCE + " (implied: 'in the learned models')",
-        f"the alignment of layer {layer} with the latents of s = {layer} is learned",
-    )
+    statement = STATEMENTS["table1.learned_s{layer}"].fill(layer=layer)
     if len(gain) < 2:
         values = f"NCorr {untrained.iloc[0]:.3f} untrained, {trained.iloc[0]:.3f} trained"
         return statement.not_tested(f"one run cannot tell a rise from chance ({values})")

@@ -12,7 +12,6 @@ from joma.experiments.joma_paper.theorem4.laws import kinds, limit
 
 TOLERANCE = 1e-6
 
-
 STATEMENTS = statements(
     {
         "theorem4.along_equation_6": "JoMA Thm 4 and its remarks | Along Eq. 6 the components' ln 1/delta "

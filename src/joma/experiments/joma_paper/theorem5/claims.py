@@ -13,7 +13,6 @@ from joma.experiments.joma_paper.theorem5 import Theorem5
 
 FALSE_ALARM = 1e-3
 
-
 STATEMENTS = statements(
     {
         "theorem5.sampled": "JoMA Thm 5 (rho_0 corrected) | Tokens drawn from the tree co-occur as the "
