@@ -14,6 +14,7 @@ import pytest
 from test_claim import assert_flips
 
 from joma.checks.catalog import run_checks
+from joma.core.claim import Claim
 from joma.experiments import catalog
 from test_claim_ids import ids
 
@@ -81,13 +82,22 @@ def test_every_claim_of_the_sources_is_listed(pages: Pages) -> None:
             assert any(re.fullmatch(template, name) for name in listed), (template, places)
 
 
+@pytest.fixture(scope="module")
+def checked() -> list[Claim]:
+    """The claims of all checks."""
+    return run_checks()
+
+
 @pytest.mark.slow
-def test_the_errata_are_what_joma_check_computes(pages: Pages) -> None:
-    computed = run_checks()
-    assert (DOCS / "errata.md").read_text("utf-8") == pages.errata.page(computed), (
-        "run: python docs/errata.py"
-    )
-    assert [pages.errata.kept(claim) for claim in computed] == pages.claims.of_checks()
+def test_the_errata_are_what_joma_check_computes(pages: Pages, checked: list[Claim]) -> None:
+    assert (DOCS / "errata.md").read_text("utf-8") == pages.errata.page(checked), "run: python docs/errata.py"
+    assert [pages.errata.kept(claim) for claim in checked] == pages.claims.of_checks()
+
+
+@pytest.mark.slow
+def test_the_claims_of_checks_flip_at_their_printed_thresholds(checked: list[Claim]) -> None:
+    for claim in checked:
+        assert_flips(claim)
 
 
 def test_the_numbers_of_the_readme_stand_in_the_findings(pages: Pages) -> None:

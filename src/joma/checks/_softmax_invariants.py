@@ -122,7 +122,7 @@ def _integral_identity() -> Claim:
     )
     return STATEMENTS["theorem1_softmax.integral_identity"].judge(
         within_error(1e-9, relative_drift(block, flow, **UNEQUAL)),
-        null=float(np.abs(no_correction - no_correction[0]).max()),
+        null=np.abs(no_correction - no_correction[0]).max(),
         null_description="drift without the integral (exp attention's invariant)",
         evidence="relative drift along the flow; unequal rates, T = 0.6, gradients varying in time and state",
     )
@@ -165,8 +165,8 @@ def _hypothesis() -> Claim:
     equation_17 = (v * dv - mean * (v * dv).sum(axis=-1, keepdims=True)).sum(axis=0)
     gap = invariants.closed_form_gap(g * activity.slope, activity.scores, p, v)
     return STATEMENTS["theorem1_softmax.weakest_hypothesis"].judge(
-        within_error(1e-14, float(np.abs(d.logits - (equation_17 - gap)).max())),
-        null=float(np.abs(gap).max()),
+        within_error(1e-14, np.abs(d.logits - (equation_17 - gap)).max()),
+        null=np.abs(gap).max(),
         null_description="the error of Eq. 17 without it",
         evidence="one random state",
     )
@@ -206,7 +206,7 @@ def _opposite_nodes() -> Claim:
         printed_error=float(np.linalg.norm(integral(rate_17) - z) / np.linalg.norm(z))
         if summed < 1e-15
         else 0.0,
-        error=float(np.linalg.norm(integral(rate_17 - gap) - z) / np.linalg.norm(z)),
+        error=np.linalg.norm(integral(rate_17 - gap) - z) / np.linalg.norm(z),
         tolerance=1e-4,
         evidence=f"K = 2, g_2 = -g_1, linear; hypothesis met to {summed:.0e}; error of z by Eq. 17",
     )

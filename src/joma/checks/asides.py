@@ -124,7 +124,7 @@ def theorem3_remainder() -> list[Claim]:
         STATEMENTS["theorem3_remainder.order"].judge(
             below(0.1, worst[0], of="largest |lambda| at gamma = 0.01")
             & between(0.9, 1.1, order, of="order of lambda in gamma"),
-            null=float(other[0]),
+            null=other[0],
             null_description="the same with C without its mu mu' part, least of the laws",
             evidence="largest |lambda| in 40 directions, Gaussian, uniform ball, t_5: "
             + ", ".join(f"gamma {g:g}: {w:.3g}" for g, w in zip(gammas, worst, strict=True))

@@ -81,7 +81,7 @@ def _implicit_bias() -> Claim:
     v = flow.context_weights
     rebuilt = weights_from_parts(flow.weights[0], v - v[0], flow.bias, block.embeddings)
     return STATEMENTS["block.implicit_bias"].judge(
-        within_error(1e-12, float(np.abs(rebuilt - flow.weights).max())),
+        within_error(1e-12, np.abs(rebuilt - flow.weights).max()),
         evidence="gradient flow under cross-entropy, gelu, against xi integrated on its own",
     )
 
@@ -136,8 +136,8 @@ def _backpropagated_gradient() -> Claim:
     scale = np.linalg.norm(truth)
     return STATEMENTS["block.softmax_loss_gradient"].correct(
         "g_k[i] = 1[y_i = k] - softmax(h[i])_k, as the code of Fig. 2 has it.",
-        printed_error=float(np.linalg.norm(factor * indicator - truth) / scale),
-        error=float(np.linalg.norm(right - truth) / scale),
+        printed_error=np.linalg.norm(factor * indicator - truth) / scale,
+        error=np.linalg.norm(right - truth) / scale,
         tolerance=1e-8,
         evidence="relative to finite differences of the log-likelihood; printed with its best factor",
     )
@@ -155,8 +155,8 @@ def _footnote() -> Claim:
     scale = np.abs(truth).max()
     return STATEMENTS["block.footnote"].correct(
         "Delta_lm = sum_i g[i] P(l|q=m,i) P(i|q=m) = sum_i g[i] P(i|q=m,l) P(l|q=m).",
-        printed_error=float(np.abs(printed - truth).max() / scale),
-        error=float(np.abs(right - truth).max() / scale),
+        printed_error=np.abs(printed - truth).max() / scale,
+        error=np.abs(right - truth).max() / scale,
         tolerance=1e-13,
         evidence="relative to E[g x_l] for six samples of unequal probability",
     )

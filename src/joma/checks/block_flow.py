@@ -84,11 +84,11 @@ def _rest() -> Claim:
     frozen = integrate_joint(drift, start, [0.0, 600.0], attention="frozen", bias=planted.bias)
     return STATEMENTS["block_flow.rest"].correct(
         "v* e^{z*} = mu: v* = sqrt(W/kappa), z* = W/2, W = W(kappa mu^2), Lambert's function.",
-        printed_error=float(np.abs(flow.v[-1, 0] - MU).max()),
-        error=float(np.abs(flow.v[-1, 0] - block_salience.rest(MU)[0]).max()),
+        printed_error=np.abs(flow.v[-1, 0] - MU).max(),
+        error=np.abs(flow.v[-1, 0] - block_salience.rest(MU)[0]).max(),
         tolerance=1e-4,
         evidence="joint flow of (v, z), ReLU, Gaussian classes, fixed bias, to time 600",
-        null=float(np.abs(frozen.v[-1, 0] - MU).max()),
+        null=np.abs(frozen.v[-1, 0] - MU).max(),
         null_description="error of the printed rest under uniform attention, where it is right",
     )
 
@@ -109,11 +109,11 @@ def _rates() -> list[Claim]:
         STATEMENTS["block_flow.ratio"].correct(
             "At rates (1 + W) e^W: in the ratio ((1 + W_j) e^{W_j})/((1 + W_k) e^{W_k}).",
             printed_error=abs(float(slopes[0] / slopes[1] / salience.asymptotic_ratio(3.0, 2.0)) - 1),
-            error=float(np.abs(slopes / law - 1).max()),
+            error=np.abs(slopes / law - 1).max(),
             tolerance=2e-3,
             evidence="mu = (3, 2), slopes of ln 1/|1 - u/mu| in the joint flow: "
             f"{slopes[0]:.4f}, {slopes[1]:.4f}",
-            null=float(np.abs(alike / law - 1).min()),
+            null=np.abs(alike / law - 1).min(),
             null_description="the least error of that law for uniform attention",
         )
     ]
@@ -140,14 +140,14 @@ def _other_attentions() -> list[Claim]:
     frozen = integrate_joint(towards(MU), np.zeros(3), [0.0, 200.0], attention="frozen")
     return [
         STATEMENTS["block_flow.linear"].judge(
-            within_error(1e-7, float(np.abs(linear.v[:, 0] - v).max())),
-            null=float(np.abs(linear.v[-1, 0] - MU).max()),
+            within_error(1e-7, np.abs(linear.v[:, 0] - v).max()),
+            null=np.abs(linear.v[-1, 0] - MU).max(),
             null_description="distance of the weights from the printed rest v* = mu at the end",
             evidence="against the joint flow of (v, z), z(0) = 0.4",
         ),
         STATEMENTS["block_flow.softmax"].judge(
-            within_error(1e-5, float(np.abs(late.attended[-1, 0] - MU).max())),
-            null=float(np.abs(late.v[-1, 0] - frozen.v[-1, 0]).max()),
+            within_error(1e-5, np.abs(late.attended[-1, 0] - MU).max()),
+            null=np.abs(late.v[-1, 0] - frozen.v[-1, 0]).max(),
             null_description="distance of its weights from those of frozen attention, which rest at mu",
             evidence="joint flow to time 200",
         ),

@@ -80,8 +80,8 @@ def block_rank() -> list[Claim]:
     flat = max(float(np.abs(one / one[0] - 1).max()) for one in frozen)
     return [
         STATEMENTS["block_rank.nodes"].judge(
-            within_error(1e-8, float(np.abs(apart).max())),
-            null=float(np.abs(joint.v[1:] - printed(mu, some[1:])).max()),
+            within_error(1e-8, np.abs(apart).max()),
+            null=np.abs(joint.v[1:] - printed(mu, some[1:])).max(),
             null_description="the distance of Eq. 6's W from the block's joint flow",
             evidence=f"joint flow of {NODES} nodes that share z",
         ),
@@ -119,7 +119,7 @@ def _initial_values() -> Claim:
     return STATEMENTS["block_rank.initial_values"].judge(
         above(0, uniform, of=fall, across="in every draw")
         & above(attended, uniform, of=fall, than="that with exp attention", across="in every draw"),
-        null=float(attended.max()),
+        null=attended.max(),
         null_description="largest fall with exp attention",
         evidence=f"{DRAWS} draws from the same weights; by {span(uniform)} of the start, with exp attention "
         f"by {span(attended)}: what is left behind is the random weights",

@@ -259,7 +259,7 @@ def _dimensions() -> list[Claim]:
     return [
         STATEMENTS["coherence.dimension"].judge(
             at_most(epsilon, at_printed, of=f"coherence at d = {printed:.0f}", across="in every set"),
-            null=float(worst(least // 2, 10).min()),
+            null=worst(least // 2, 10).min(),
             null_description=f"least coherence at half of what random vectors need, d = {least // 2}",
             evidence=f"Worst of {seeds} sets of {tokens} random unit vectors. True, and loose by a factor 2; "
             f"the Johnson-Lindenstrauss lemma, which the paper thanks for it, asks for more, {lemma:.0f}.",
@@ -289,9 +289,7 @@ def _dimensions() -> list[Claim]:
                 abs(coherence(simplex) - welch_bound(9, 8)),
                 of="distance of the simplex from the bound",
             ),
-            null=float(
-                np.mean([coherence(random_embeddings(6, 3, seed=s)) for s in range(20)]) - welch_bound(6, 3)
-            ),
+            null=np.mean([coherence(random_embeddings(6, 3, seed=s)) for s in range(20)]) - welch_bound(6, 3),
             null_description="the same distance for random embeddings, M = 6, d = 3",
             evidence="least coherence found over the bound, (M, d): "
             + ", ".join(f"{size} {room:.2g}" for size, room in zip(sizes, rooms, strict=True)),

@@ -146,7 +146,7 @@ def lemma4() -> list[Claim]:
         .judge(
             above(0, found, of="number of critical points", across="for each law")
             & above(0.25, products, of="theta_2(0) p_n(0)", across="for each law"),
-            null=float(sum(len(s.points) for s in searches)),
+            null=sum(len(s.points) for s in searches),
             null_description="laws that do not fulfil it: Gaussian, uniform balls",
             evidence="t_1.2, t_1.5, t_1.8; products " + ", ".join(f"{p:.3f}" for p in products),
         ),
@@ -285,7 +285,7 @@ def theorem3() -> list[Claim]:
                 wrong_signs,
                 of="number of cases in which the condition and the measured Jacobian's eigenvalues disagree",
             ),
-            null=float(wrong_by_sign),
+            null=wrong_by_sign,
             null_description="wrong cases of s = +1 alone",
             evidence=how,
         ),

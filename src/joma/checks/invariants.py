@@ -71,7 +71,7 @@ def _theorem1() -> list[Claim]:
             .fill(kind=kind, statement=statement)
             .correct(
                 f"{rights[kind]}.",
-                printed_error=float(np.abs(printed - printed[0]).max() / max(1.0, np.abs(printed).max())),
+                printed_error=np.abs(printed - printed[0]).max() / max(1.0, np.abs(printed).max()),
                 error=relative_drift(block, flow, **UNEQUAL),
                 tolerance=1e-9,
                 evidence="relative drift along the flow; eta_w = 2, eta_z = 0.3, T = 1.7",
@@ -125,8 +125,8 @@ def _query_overlap() -> Claim:
     right = drift.copy()
     right[..., q] += missing
     return STATEMENTS["theorem1.query_overlap"].judge(
-        within_error(1e-9, float(np.abs(right).max())),
-        null=float(np.abs(drift).max()),
+        within_error(1e-9, np.abs(right).max()),
+        null=np.abs(drift).max(),
         null_description="drift of the invariants without the integral",
         evidence="exp attention, query = token 0; the integral by quadrature",
     )
@@ -149,11 +149,11 @@ def _zero_start() -> list[Claim]:
     return [
         STATEMENTS["theorem1.linear_zero"].judge(
             equal(0, motion, of="largest |z|, |v| along the flow"),
-            null=float(np.abs(flow.logits - z0).max()),
+            null=np.abs(flow.logits - z0).max(),
             null_description="the same flow from z(0) != 0: how far z moves",
         ),
         STATEMENTS["theorem1.linear_solution"].judge(
-            within_error(1e-9, float(error)), evidence="closed form against the flow, unequal rates, T = 1.3"
+            within_error(1e-9, error), evidence="closed form against the flow, unequal rates, T = 1.3"
         ),
     ]
 
@@ -182,8 +182,8 @@ def _descent() -> list[Claim]:
             STATEMENTS["theorem1.descent_{kind}"]
             .fill(kind=kind, formula=formula)
             .judge(
-                within_error(1e-12, float(np.abs(drift - predicted).max())),
-                null=float(np.abs(drift).max()),
+                within_error(1e-12, np.abs(drift - predicted).max()),
+                null=np.abs(drift).max(),
                 null_description="the drift itself, which the flow does not have",
                 evidence="60 steps of size 0.3, minibatches of 2, relu, cross-entropy",
             )

@@ -141,8 +141,8 @@ def lemma1() -> list[Claim]:
         ),
         STATEMENTS["lemma1.independent_of_v"].correct(
             "True of homogeneous gates, as functions of rho = r/|v|; a smooth gate needs r and |v|.",
-            printed_error=float(smooth),
-            error=float(homogeneous),
+            printed_error=smooth,
+            error=homogeneous,
             tolerance=1e-12,
             evidence="range of theta_1 over |v| = .5, 1, 4 at rho = .4: sigmoid, and leaky ReLU",
         ),
@@ -248,8 +248,8 @@ def lemma5() -> list[Claim]:
         ),
         STATEMENTS["lemma5.step"].correct(
             "That is phi'(x).",
-            printed_error=float(np.abs(step - phi).max()),
-            error=float(np.abs(step * x - phi).max()),
+            printed_error=np.abs(step - phi).max(),
+            error=np.abs(step * x - phi).max(),
             tolerance=1e-12,
             evidence="leaky ReLU at four points",
         ),

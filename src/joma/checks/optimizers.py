@@ -270,7 +270,7 @@ def adam() -> list[Claim]:
             evidence=f"Exp attention from zero, {steps} steps of rate {rate:g}.",
         ),
         STATEMENTS["adam.pace"].judge(
-            within_error(0.01, float(np.abs(ratio / pace[1:, None, None] - 1).max())),
+            within_error(0.01, np.abs(ratio / pace[1:, None, None] - 1).max()),
             evidence=f"Relative error over {steps} steps, {NODES} nodes, {TOKENS} tokens; r goes from 0 to "
             f"{pace.max():.3f} and is {pace[-1]:.3f} at the end.",
         ),

@@ -129,11 +129,11 @@ def equation6() -> list[Claim]:
     late = abs(float(solve(30.0, 1.0).log_inverse_delta[0, 0]) / ((1.0 - rest) / final) - 1)
     return [
         STATEMENTS["equation6.exact"].judge(
-            within_error(1e-8, float(error)),
+            within_error(1e-8, error),
             evidence="ln 1/delta, relative, against DOP853 in ln 1/delta; mu = .7, 2, 3, -2.5, t to 20",
         ),
         STATEMENTS["equation6.clock"].judge(
-            within_error(1e-8, float(told)), evidence="F of the integrated courses, relative to t"
+            within_error(1e-8, told), evidence="F of the integrated courses, relative to t"
         ),
         STATEMENTS["equation6.thin"].judge(
             within_error(1e-12, late),
@@ -206,7 +206,7 @@ def _conditions() -> list[Claim]:
     attained = deviation * reached / needed_convergence(small)
     return [
         STATEMENTS["theorem4.constant"].judge(
-            within_error(0.01, float(np.abs(attained - 1).max())),
+            within_error(0.01, np.abs(attained - 1).max()),
             evidence=f"mu = ({argmax:.3f}, {small}): distance of |Lambda| from that bound, relative, at "
             "three times",
         ),

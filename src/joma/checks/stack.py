@@ -71,8 +71,8 @@ def theorem1_stack() -> list[Claim]:
             evidence=f"depths 1 to 4, softplus, cross-entropy; logits of every layer move by {moved:.2g}",
         ),
         STATEMENTS["theorem1_stack.reduced"].judge(
-            within_error(1e-8, float(np.abs(reduced.losses - full[3].losses).max())),
-            null=float(np.abs(other.losses - full[3].losses).max()),
+            within_error(1e-8, np.abs(reduced.losses - full[3].losses).max()),
+            null=np.abs(other.losses - full[3].losses).max(),
             null_description="the reduced network differentiated through its logits, another flow",
             evidence=f"loss in nats, three layers; it falls from {full[3].losses[0]:.3f} to "
             f"{full[3].losses[-1]:.3f}",

@@ -115,13 +115,13 @@ def _single_node() -> list[Claim]:
         ),
         STATEMENTS["theorem2.normaliser"].correct(
             "dv/dt = (Delta / A) exp(v^2/2 + c), as in Eq. 19.",
-            printed_error=float(np.abs(without_normaliser / v[1] - 1).max()),
-            error=float(np.abs(closed.weights(times[1]) / v[1] - 1).max()),
+            printed_error=np.abs(without_normaliser / v[1] - 1).max(),
+            error=np.abs(closed.weights(times[1]) / v[1] - 1).max(),
             tolerance=1e-9,
             evidence=f"Relative error of the solution at t*/2 with A = {NORMALISER}; {FLOW}.",
         ),
         STATEMENTS["theorem2.trajectory"].judge(
-            within_error(1e-9, float(np.abs(closed.weights(times[:4]) - v[:4]).max())),
+            within_error(1e-9, np.abs(closed.weights(times[:4]) - v[:4]).max()),
             evidence=f"Largest error up to 0.99 t*; {FLOW}.",
         ),
         STATEMENTS["theorem2.blow_up"].judge(
@@ -129,7 +129,7 @@ def _single_node() -> list[Claim]:
             evidence=f"Relative distance of the event 'speed above 1e12' from t*; {FLOW}.",
         ),
         STATEMENTS["theorem2.losers"].judge(
-            within_error(1e-5, float(np.abs(v[4, losers] - closed.limits()[losers]).max())),
+            within_error(1e-5, np.abs(v[4, losers] - closed.limits()[losers]).max()),
             evidence="Largest gap to the limits at (1 - 1e-6) t*, the largest limit being "
             f"{np.abs(limits[losers]).max():.3g}; {FLOW}.",
         ),
@@ -142,8 +142,8 @@ def _one_hot(closed: WinnerTakeAll, course: block_flow.Trajectory) -> Claim:
     share = last.max(axis=1) / last.sum(axis=1)
     off = 1 - softmax(course.logits, axis=1).max(axis=1)
     return STATEMENTS["theorem2.one_hot"].judge(
-        within_error(1e-4, float(off[-1])),
-        null=float(off[0]),
+        within_error(1e-4, off[-1]),
+        null=off[0],
         null_description="at the start",
         evidence=f"Attention off the winner at (1 - 1e-6) t*; {FLOW}. The winner's share of the weights' "
         f"sizes is {share[0]:.3f} at t* - 1e-12, and {share[1]:.3f} at t* - 1e-300.",
@@ -180,8 +180,8 @@ def _beyond() -> list[Claim]:
     each = np.stack([WinnerTakeAll(drive=row, normaliser=NORMALISER).weights(time) for row in drive])
     claims.append(
         STATEMENTS["theorem2.nodes"].judge(
-            within_error(1e-9, float(np.abs(several.weights(time) - v).max())),
-            null=float(np.abs(each - v).max()),
+            within_error(1e-9, np.abs(several.weights(time) - v).max()),
+            null=np.abs(each - v).max(),
             null_description="each node solved as if it were alone",
             evidence=f"Largest error at 0.95 t*, K = 3; {FLOW}.",
         )
@@ -202,7 +202,7 @@ def _beyond() -> list[Claim]:
     v = _weights(course, times)[1]
     claims.append(
         STATEMENTS["theorem2.any_start"].judge(
-            within_error(1e-8, float(np.abs(anywhere.weights(time) - v).max())),
+            within_error(1e-8, np.abs(anywhere.weights(time) - v).max()),
             evidence=f"Largest error at 0.9 t*, K = 3, random start; {FLOW}.",
         )
     )
@@ -228,8 +228,8 @@ def _softmax() -> list[Claim]:
     assumed = _remark_flow(drive, frequency, time)
     return [
         STATEMENTS["theorem2.softmax_clock"].judge(
-            within_error(1e-9, float(np.abs(softmax_weights(closed, frequency, time) - assumed).max())),
-            null=float(np.abs(closed.weights(time) - assumed).max()),
+            within_error(1e-9, np.abs(softmax_weights(closed, frequency, time) - assumed).max()),
+            null=np.abs(closed.weights(time) - assumed).max(),
             null_description="the course of exp attention, in its own time",
             evidence=f"Largest error at t = {time:g}, against an integration of what the remark assumes.",
         ),

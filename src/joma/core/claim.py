@@ -157,8 +157,15 @@ def _criterion(relation: Relation, threshold: Numbers, measured: Numbers, words:
         raise InputError(f"{words['of']}: {len(thresholds)} thresholds for {len(values)} measured numbers.")
     pairs = zip(values, thresholds, strict=True)
     worst, limit = min(pairs, key=lambda pair: _margin(relation, *pair))
-    said = {name: words.get(name, "") for name in ("unit", "than", "across")}
-    condition = Condition(quantity=words["of"], relation=relation, measured=worst, threshold=limit, **said)
+    condition = Condition(
+        quantity=words["of"],
+        relation=relation,
+        measured=worst,
+        threshold=limit,
+        unit=words.get("unit", ""),
+        than=words.get("than", ""),
+        across=words.get("across", ""),
+    )
     return Criterion((condition,))
 
 
@@ -239,7 +246,8 @@ class Statement:
     def _claim(
         self, verdict: Verdict, criterion: Criterion, measured: float | None, **beside: Unpack[Beside]
     ) -> Claim:
-        null = beside.pop("null", None)
+        null = beside.get("null")
+        numbers: Beside = {**beside, "null": None if null is None else float(null)}
         return Claim(
             id=self.id,
             source=self.source,
@@ -249,8 +257,7 @@ class Statement:
             tolerance=criterion.tolerance,
             verdict=verdict,
             criterion=criterion.conditions,
-            null=None if null is None else float(null),
-            **beside,
+            **numbers,
         )
 
 

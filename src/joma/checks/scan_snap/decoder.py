@@ -55,7 +55,7 @@ def snap_decoder() -> list[Claim]:
     printed = snap_time_printed(eta_y=eta_y, classes=classes, outputs=outputs)
     return [
         STATEMENTS["snap_decoder.closed_form"].judge(
-            within_error(1e-8, float(np.abs(own - h).max())),
+            within_error(1e-8, np.abs(own - h).max()),
             evidence=f"flow with disjoint features, K = {classes}, M = {outputs}, to t = 1e4",
         ),
         STATEMENTS["snap_decoder.half_speed"].judge(
@@ -85,7 +85,7 @@ def snap_theorem1() -> list[Claim]:
         moving.append(max(form.residual.max() for form in _forms(coupled)))
     return [
         STATEMENTS["snap_theorem1.span"].judge(
-            within_error(1e-12, float(off_span)),
+            within_error(1e-12, off_span),
             evidence="population flow to t = 1e4, one common and three distinct tokens, K = 3",
         ),
         STATEMENTS["snap_theorem1.signs"].judge(
@@ -104,8 +104,8 @@ def snap_theorem1() -> list[Claim]:
             f"smallest beta/iota {wrong:.3f}, smallest drive of a distinct token {pull:.2g}",
         ),
         STATEMENTS["snap_theorem1.moving"].judge(
-            within_error(0.02, float(moving[1])),
-            null=float(moving[0]),
+            within_error(0.02, moving[1]),
+            null=moving[0],
             null_description="eta_Y = eta_Z",
             evidence="largest |g_n - fit|/|g_n| over the coupled flow to t = 1e4",
         ),

@@ -57,7 +57,7 @@ def snap_dynamics() -> list[Claim]:
         gap = max(gap, float(np.abs((np.diag(c) - np.outer(c, c)) @ projected - c * projected).max()))
     return [
         STATEMENTS["snap_dynamics.gradient"].judge(
-            within_error(1e-8, float(np.abs(numeric - exact).max() / np.abs(exact).max())),
+            within_error(1e-8, np.abs(numeric - exact).max() / np.abs(exact).max()),
             evidence="sixth-order differences at a random state, 3 last and 6 next tokens, T -> infinity",
         ),
         STATEMENTS["snap_dynamics.diagonal"].judge(

@@ -64,15 +64,13 @@ def snap_theorem4() -> list[Claim]:
     return [
         STATEMENTS["snap_theorem4.gain"].correct(
             "B_n(t) = 1/4 ln(1 + (2K eta_Z/(C0 eta_Y)) h(t)^2), if xi = gamma e^{4z}/C0.",
-            printed_error=float(np.abs(printed - truth[1:]).max()),
-            error=float(np.abs(formula - truth).max()),
+            printed_error=np.abs(printed - truth[1:]).max(),
+            error=np.abs(formula - truth).max(),
             tolerance=1e-8,
             evidence="the hypothesis's own ODE to t = 1e6, K = 3, M = 200, C0 = 5, eta_Z = eta_Y/20",
         ),
         STATEMENTS["snap_theorem4.late"].judge(
-            within_error(
-                1e-5, float(abs(snapping.gain_late(1e6, **sizes, constant=constant) / truth[-1] - 1))
-            ),
+            within_error(1e-5, abs(snapping.gain_late(1e6, **sizes, constant=constant) / truth[-1] - 1)),
             evidence="relative, the hypothesis's own ODE at t = 1e6, as above",
         ),
         STATEMENTS["snap_theorem4.early"].judge(
@@ -89,7 +87,7 @@ def snap_theorem4() -> list[Claim]:
             "with one next token each, P(common|n) = .2, .5, .9: " + ", ".join(f"{e:.2f}" for e in exponents),
         ),
         STATEMENTS["snap_theorem4.overlap"].judge(
-            within_error(1e-4, float(np.abs(measured / predicted - 1).max())),
+            within_error(1e-4, np.abs(measured / predicted - 1).max()),
             evidence=f"the same data, eta_Y = 1000 eta_Z: {predicted[0]:.2f} to {predicted[-1]:.2f}",
         ),
         STATEMENTS["snap_theorem4.rates"].judge(

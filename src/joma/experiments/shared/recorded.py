@@ -144,7 +144,7 @@ def agrees(settings: CurveSettings, compared: pd.DataFrame, statement: Statement
             than="the null",
             across="in every cell",
         ),
-        null=float(compared["null"].max()),
+        null=compared["null"].max(),
         null_description="correlation that 1 in 20 time-shuffled curves exceeds",
         evidence=f"smallest of {len(compared)} depths and rates ({worst['depth']:.0f} layers, rate "
         f"{worst['learning_rate']:g}), median {compared['correlation'].median():.2f}; mean difference "

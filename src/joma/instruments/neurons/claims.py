@@ -55,26 +55,14 @@ def superposition_claims(
         name: what the claims' ids begin with.
         untrained: the table ``neurons`` of each untrained network.
     """
-    frequent, selective = (
-        _more_than_untrained(tables["neurons"], untrained, metric, facts)
-        for metric, facts in (
-            (
-                "p_value",
-                STATEMENTS["{name}.learned"].fill(name=name),
-            ),
-            (
-                "similarity_p_value",
-                STATEMENTS["{name}.selective"].fill(name=name),
-            ),
-        )
-    )
-    there = _is_there(tables, untrained)
+    neurons, there = tables["neurons"], _is_there(tables, untrained)
+    learned, selective = (STATEMENTS[id].fill(name=name) for id in ("{name}.learned", "{name}.selective"))
     return [
         _exists(tables, name, untrained),
-        frequent,
-        _unrelated(tables["neurons"], name, untrained, there),
-        _different_queries(tables["neurons"], name, untrained, there),
-        selective,
+        _more_than_untrained(neurons, untrained, "p_value", learned),
+        _unrelated(neurons, name, untrained, there),
+        _different_queries(neurons, name, untrained, there),
+        _more_than_untrained(neurons, untrained, "similarity_p_value", selective),
     ]
 
 
@@ -101,7 +89,7 @@ def _exists(tables: Mapping[str, pd.DataFrame], name: str, untrained: Sequence[p
             "different neurons are in the median",
             than=f"{LEVEL:.0%} of them",
         ),
-        null=float(others.mean()),
+        null=others.mean(),
         null_description=f"mean share in {len(others)} untrained networks of the same shape",
         evidence=f"{significant} of {len(q)} neurons in superposition, {apart} of them with unrelated "
         f"patterns; untrained {_listed(others)}; among shuffled contexts (one half against the other) "
@@ -132,7 +120,7 @@ def _more_than_untrained(
         above(beyond, share, of=what, than="what 95 % of untrained networks stay below")
         & above(LEVEL, share, of=what)
         & at_most(LEVEL, chance, of="p of Fisher's exact test against untrained networks"),
-        null=float(others.mean()),
+        null=others.mean(),
         null_description=f"mean share in {len(others)} untrained networks of the same shape",
         evidence=f"{len(p)} neurons; untrained {_listed(others)}; Fisher's exact test against all of them "
         f"p = {chance:.2g}, as if neurons were independent",

@@ -85,7 +85,7 @@ def _claims(data: str, final: pd.DataFrame, least_first: float) -> list[Claim]:
                 across="in every seed",
             ),
             measured=final.loc["error"].max(),
-            null=float(still.min()),
+            null=still.min(),
             null_description="relative error of the guess that z stays at z(0), smallest of the seeds",
             evidence=f"largest {seeds}, median {errors['error']:.2f}; bbar moves by "
             f"{final.loc['mean_score_shift'].median():.2f} of at most 2 (L1)",
@@ -101,7 +101,7 @@ def _claims(data: str, final: pd.DataFrame, least_first: float) -> list[Claim]:
                 across="in every seed",
             ),
             measured=final.loc["error_moving"].max(),
-            null=float(still.min()),
+            null=still.min(),
             null_description="relative error of the guess that z stays at z(0), smallest of the seeds",
             evidence=f"largest {seeds}, median {errors['error_moving']:.2f}; {errors['error']:.2f} with bbar "
             "of the start",
@@ -109,7 +109,7 @@ def _claims(data: str, final: pd.DataFrame, least_first: float) -> list[Claim]:
         STATEMENTS["fig2.{data}_identity"]
         .fill(data=data)
         .judge(
-            within_error(1e-10, float(final.loc["error_exact"].max())),
+            within_error(1e-10, final.loc["error_exact"].max()),
             null=errors["error_integral"],
             null_description="relative error without the squared steps: O(rate)",
             evidence=f"largest of {final.shape[1]} seeds",

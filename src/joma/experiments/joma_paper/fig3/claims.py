@@ -49,7 +49,7 @@ def claims(settings: Fig3, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
             above(0.5, share, of=saturated, across="in every run")
             & below(1, share, of=saturated, across="in every run")
             & below(0.5, unattended, of="that share with attention frozen", across="in every run"),
-            null=float(unattended.max()),
+            null=unattended.max(),
             null_description="the largest share with attention frozen",
             evidence=f"smallest share of saturated components of v_0, {seeds}",
         ),
@@ -69,7 +69,7 @@ def claims(settings: Fig3, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
                 0.9, order, of="Kendall's rank correlation with Theorem 2's limits", across="in every run"
             )
             & at_least(0.95, signs, of="share of the signs that agree"),
-            null=float(np.quantile([null[0] for null in nulls], 0.95)),
+            null=np.quantile([null[0] for null in nulls], 0.95),
             null_description="smallest rank correlation that 1 in 20 shuffles of the limits exceeds",
             evidence=f"smallest of {seeds}, v_0 of all saturated tokens, Delta taken at the start; "
             f"{signs:.1%} of the signs",
@@ -81,7 +81,7 @@ def claims(settings: Fig3, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
                 of="root mean square distance from the limits, in units of theirs,",
                 across="in every run",
             ),
-            null=float(np.quantile([null[2] for null in nulls], 0.05)),
+            null=np.quantile([null[2] for null in nulls], 0.05),
             null_description="largest distance below which 1 in 20 shuffles of the limits stays",
             evidence="softmax attention and falling gradients are outside the theorem's hypotheses",
         ),

@@ -105,7 +105,7 @@ def _stationary(gradients: pd.DataFrame, level: float) -> Claim:
             of="root mean square change, in units of their size at the start,",
             across="at all times",
         ),
-        null=float(table["change, contexts shuffled"].max()),
+        null=table["change, contexts shuffled"].max(),
         null_description="the same with gradients dealt to other contexts",
         evidence=f"{then}, {change.iloc[-1]:.2f} at the end",
     )
@@ -158,7 +158,7 @@ def _order_claim(run: str, order: pd.DataFrame) -> Claim:
                 than="that of the sibling",
             ),
             measured=found,
-            null=float(np.quantile(shuffled, 1 - SIGNIFICANT)),
+            null=np.quantile(shuffled, 1 - SIGNIFICANT),
             null_description="rank correlation that 1 in 20 shuffled trees exceeds",
             evidence=f"moments {listed} (inf: never); p = {probability:.2g} of {len(shuffled)} trees",
         )

@@ -130,7 +130,7 @@ def _moves(curves: pd.DataFrame, what: str, least: float, statement: Statement) 
     return statement.judge(
         at_least(least, size, of=f"{what} over the smoothed curve", across="in every run", unit=unit)
         & below(SIGNIFICANT, probability, of="p", across="in every run"),
-        null=float((curves[f"{what}_null"] / whole).max()),
+        null=(curves[f"{what}_null"] / whole).max(),
         null_description=f"mean {what} from which on the runs' spread excludes noise (1 in 20)"
         if curves[f"{what}_null"].nunique() == curves["depth"].nunique() < len(curves)
         or len(curves) >= TOGETHER
@@ -164,7 +164,7 @@ def early_transient(entropy: pd.DataFrame, recorded: bool) -> Claim:
             than="that of all",
         ),
         measured=smallest,
-        null=float(3 * entropy["noise_of_all"].max()),
+        null=3 * entropy["noise_of_all"].max(),
         null_description="three standard deviations of the noise",
         evidence=f"{int(seen.sum())} of {len(entropy)} runs, {where}; "
         "measured is the smaller of dip and recovery, in nats",
@@ -190,7 +190,7 @@ def bottom_bounces_less(bounces: pd.DataFrame) -> Claim:
             unit="nats",
         )
         & above(0, gain, of="rebound of top minus bottom layer", across="in every run", unit="nats"),
-        null=float(deep["rebound_null"].max()),
+        null=deep["rebound_null"].max(),
         null_description="rebound that 1 in 20 flat curves exceed under noise as slow as the curve allows",
         evidence=f"mean of {len(gain)} runs in nats; smallest {gain.min():.3f}",
     )
@@ -220,7 +220,7 @@ def block_law(entropy: pd.DataFrame, curves: pd.DataFrame) -> Claim:
         & above(
             0.5, error["block_rebound, shuffled"], of="that with shuffled weights", across="in every run"
         ),
-        null=float(error["block_rebound, shuffled"].min()),
+        null=error["block_rebound, shuffled"].min(),
         null_description="the same with the squares of the weights shuffled over the tokens",
         evidence=f"predicted {last['block_rebound'].min():.3g} to {last['block_rebound'].max():.3g} nats, "
         f"measured {measured.min():.3g} to {measured.max():.3g}; kappa at the end {last['kappa'].min():.2g} "

@@ -82,7 +82,7 @@ def rank_is_more_reliable(top: pd.DataFrame) -> Claim:
             across="in every run",
         ),
         measured=rank.max(),
-        null=float(entropy.min()),
+        null=entropy.min(),
         null_description="the same of the attention entropy, least",
         evidence=f"top layers of {len(table)} runs; rank {rank.min():.2g} to {rank.max():.2g}, entropy "
         f"{entropy.min():.2g} to {entropy.max():.2g}",
@@ -105,7 +105,7 @@ def neurons_correlate(curves: pd.DataFrame) -> Claim:
             of="share of the neurons that have another with |cosine| above 0.8",
             across="in every run and layer",
         ),
-        null=float(by_layer.iloc[0].max()),
+        null=by_layer.iloc[0].max(),
         null_description="untrained",
         evidence=f"columns of the upper MLP at the end; |cosine| with the nearest other, median "
         f"{half.iloc[-1].min():.2f} to {half.iloc[-1].max():.2f}, untrained {half.iloc[0].max():.2f}",

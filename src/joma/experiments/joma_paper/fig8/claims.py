@@ -83,7 +83,7 @@ def large_rate_collapses(decoders: pd.DataFrame) -> Claim:
             than="the least at any other rate",
             across="in every decoder",
         ),
-        null=float(others.min()),
+        null=others.min(),
         null_description="the same at the other rates, least",
         evidence=f"{len(at)} decoders at {largest:g}: {at.min():.2g} to {at.max():.2g} of the start is left; "
         f"{int((at < COLLAPSED).sum())} of them collapse, and {int((others < COLLAPSED).sum())} of "
@@ -119,7 +119,7 @@ def rates_differ(decoders: pd.DataFrame, seed: int) -> Claim:
             SIGNIFICANT, chance, of="p of the share of the variation in rank, the decoders' rates shuffled,"
         ),
         measured=measured,
-        null=float(np.quantile(null, 0.95)),
+        null=np.quantile(null, 0.95),
         null_description="share that 1 in 20 shuffles within a depth exceed",
         evidence=f"{len(decoders)} decoders; p {chance:.2g}",
     )
@@ -139,7 +139,7 @@ def some_rate_bounces(decoders: pd.DataFrame) -> Claim:
     return STATEMENTS["fig8.some_rate_bounces"].judge(
         at_least(LEAST_REBOUND, best["rebound"], of="mean rebound", unit="nats")
         & below(SIGNIFICANT, chance, of=f"p times {tried} rates tried"),
-        null=float(best["null"]),
+        null=best["null"],
         null_description="rebound that noise alone exceeds once in twenty",
         evidence=f"at {best.name:g}, the clearest of {tried} rates, {best['count']:.0f} decoders; p "
         f"{chance:.2g} ({tried} x {best['chance']:.2g})",
@@ -174,7 +174,7 @@ def bounce_is_best(decoders: pd.DataFrame, seed: int) -> Claim:
             of="number of depths where most decoders bounce at the rate with the lowest loss",
             than="that of all",
         ),
-        null=float(np.quantile(null, 0.05)),
+        null=np.quantile(null, 0.05),
         null_description="rank correlation that 1 in 20 orders of the rates' losses fall below",
         evidence=f"{len(decoders)} decoders, ranked within {len(best)} depths; p {chance:.2g}; at the "
         f"rate with the lowest loss ({', '.join(f'{depth} layers: {rate:g}' for depth, rate in best)}) "

@@ -88,7 +88,7 @@ def claims(settings: Fig9, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
                 f"Ratios a_-/a_+ here reach {ratios.max():.4g}; the range is right only for y "
                 "restricted to [1/2, 1).",
                 printed_error=outside,
-                error=float(pairs["residual"].max()),
+                error=pairs["residual"].max(),
                 tolerance=1e-9,
                 evidence="how far outside, and the relative residual of Eq. 56 at those points",
             )

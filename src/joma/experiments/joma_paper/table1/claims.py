@@ -248,7 +248,7 @@ def _some_reading_agrees(readings: pd.DataFrame, *, full_scale: bool) -> Claim:
             across="in every cell",
             unit="combined deviations",
         ),
-        null=float(distances["untrained"].min()),
+        null=distances["untrained"].min(),
         null_description=f"the best reading's distance for {UNTRAINED}",
         evidence=f"largest distance over {len(of_best)} cells, smallest over {len(distances['trained'])} "
         f"readings, that of ({named}); its mean {of_best['trained'].mean():.3f} trained and "

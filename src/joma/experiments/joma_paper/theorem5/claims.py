@@ -58,7 +58,7 @@ def claims(settings: Theorem5, tables: Mapping[str, pd.DataFrame]) -> list[Claim
                 across="at every step up",
                 unit="standard errors",
             ),
-            null=float(level.abs().max()),
+            null=level.abs().max(),
             null_description="the largest difference of two tokens of the same height, in standard errors",
             evidence=f"{len(falls)} steps up, the smallest lowers it by {falls.min():.3g}; siblings "
             f"co-occur at least {gain:.2f} times as often as unrelated tokens",
