@@ -15,7 +15,7 @@ SOURCES = Path(joma.__file__).parent
 def template(node: ast.expr) -> str | None:
     """The regular expression of a string or f-string; None for anything else."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return re.escape(node.value)
+        return re.sub(r"\\{\w+\\}", "[^._]+", re.escape(node.value))  # {part}: one of a family
     if isinstance(node, ast.JoinedStr):
         return "".join(
             re.escape(str(part.value)) if isinstance(part, ast.Constant) else r"[^._]+"

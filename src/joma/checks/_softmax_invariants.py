@@ -206,7 +206,7 @@ def _opposite_nodes() -> Claim:
         printed_error=float(np.linalg.norm(integral(rate_17) - z) / np.linalg.norm(z))
         if summed < 1e-15
         else 0.0,
-        error=np.linalg.norm(integral(rate_17 - gap) - z) / np.linalg.norm(z),
+        error=float(np.linalg.norm(integral(rate_17 - gap) - z) / np.linalg.norm(z)),
         tolerance=1e-4,
         evidence=f"K = 2, g_2 = -g_1, linear; hypothesis met to {summed:.0e}; error of z by Eq. 17",
     )

@@ -136,8 +136,8 @@ def _backpropagated_gradient() -> Claim:
     scale = np.linalg.norm(truth)
     return STATEMENTS["block.softmax_loss_gradient"].correct(
         "g_k[i] = 1[y_i = k] - softmax(h[i])_k, as the code of Fig. 2 has it.",
-        printed_error=np.linalg.norm(factor * indicator - truth) / scale,
-        error=np.linalg.norm(right - truth) / scale,
+        printed_error=float(np.linalg.norm(factor * indicator - truth) / scale),
+        error=float(np.linalg.norm(right - truth) / scale),
         tolerance=1e-8,
         evidence="relative to finite differences of the log-likelihood; printed with its best factor",
     )

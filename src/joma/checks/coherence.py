@@ -254,6 +254,7 @@ def _dimensions() -> list[Claim]:
     median = random_coherence(100, 50)
     lower = float(np.mean([coherence(random_embeddings(100, 50, seed=s)) <= median for s in range(400)]))
     simplex = np.eye(9) - 1 / 9
+    others = [coherence(random_embeddings(6, 3, seed=s)) for s in range(20)]
     sizes = ((6, 3), (7, 4), (10, 3), (16, 6))
     rooms = [min(_least_coherence(*size, seed=s) for s in range(3)) - welch_bound(*size) for size in sizes]
     return [
@@ -284,12 +285,8 @@ def _dimensions() -> list[Claim]:
         ),
         STATEMENTS["coherence.welch"].judge(
             at_least(-1e-12, rooms, of="least coherence less the bound")
-            & within_error(
-                1e-12,
-                abs(coherence(simplex) - welch_bound(9, 8)),
-                of="distance of the simplex from the bound",
-            ),
-            null=np.mean([coherence(random_embeddings(6, 3, seed=s)) for s in range(20)]) - welch_bound(6, 3),
+            & within_error(1e-12, abs(coherence(simplex) - welch_bound(9, 8)), of="distance of the simplex"),
+            null=float(np.mean(others)) - welch_bound(6, 3),
             null_description="the same distance for random embeddings, M = 6, d = 3",
             evidence="least coherence found over the bound, (M, d): "
             + ", ".join(f"{size} {room:.2g}" for size, room in zip(sizes, rooms, strict=True)),

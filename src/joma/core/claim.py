@@ -327,7 +327,7 @@ def statements(table: Mapping[str, str]) -> dict[str, Statement]:
     return {id: Statement(id, source, words) for id, (source, _, words) in parts.items()}
 
 
-def withheld(claims: Iterable[Claim], reason: str) -> list[Claim]:
+def withhold(claims: Iterable[Claim], reason: str) -> list[Claim]:
     """The claims, none of them judged: of those that were, the reason comes before their evidence."""
     return [
         claim

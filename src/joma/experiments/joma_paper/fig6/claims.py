@@ -17,7 +17,7 @@ from joma.core.claim import (
     below,
     equal,
     statements,
-    withheld,
+    withhold,
     within_error,
 )
 from joma.core.tables import rows
@@ -89,7 +89,7 @@ def claims(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     ]
     if seeds >= FEWEST:
         return found
-    return withheld(found, f"seeds = {seeds}: a claim about learning needs {FEWEST}")
+    return withhold(found, f"seeds = {seeds}: a claim about learning needs {FEWEST}")
 
 
 def beyond(bounces: pd.DataFrame, variant: str, statement: Statement) -> Claim:

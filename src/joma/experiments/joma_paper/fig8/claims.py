@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from joma.core.arguments import Array
-from joma.core.claim import Claim, at_least, below, equal, statements, withheld
+from joma.core.claim import Claim, at_least, below, equal, statements, withhold
 from joma.core.tables import rows
 from joma.experiments.joma_paper.fig8 import PAPER_RATES, Fig8
 from joma.experiments.joma_paper.fig8.run import BOUNCES, COLLAPSED, COLLAPSES, FALLS, SIGNIFICANT, STAYS
@@ -62,7 +62,7 @@ def claims(settings: Fig8, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     if missing:
         named = ", ".join(f"{depth} layers at {rate:g}" for depth, rate in sorted(missing))
         reason = f"no decoder of {named} was trained to its end, and what remains is no fair choice"
-    return withheld(found, reason)
+    return withhold(found, reason)
 
 
 def large_rate_collapses(decoders: pd.DataFrame) -> Claim:
