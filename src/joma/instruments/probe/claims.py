@@ -35,14 +35,15 @@ def answer(settings: ProbeRun, tables: Mapping[str, pd.DataFrame]) -> list[str]:
 
 
 def _joint_dynamics_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:
+    statement = STATEMENTS["probe.joint_dynamics"]
     if "joint_dynamics" not in tables:
-        return STATEMENTS["probe.joint_dynamics"].not_tested(_why_missing(tables, "joint_dynamics"))
+        return statement.not_tested(_why_missing(tables, "joint_dynamics"))
     joint = tables["joint_dynamics"]
     linear, shuffled = index_of_heads(joint), index_of_heads(joint, "null")
     if linear.empty or shuffled.empty:
-        return STATEMENTS["probe.joint_dynamics"].not_tested("no query sees enough keys for a correlation")
+        return statement.not_tested("no query sees enough keys for a correlation")
     if "untrained_joint_dynamics" not in tables:
-        return STATEMENTS["probe.joint_dynamics"].not_tested(
+        return statement.not_tested(
             "it speaks of learning, and no untrained network stands beside ("
             f"{_why_missing(tables, 'untrained')})"
         )
@@ -51,7 +52,7 @@ def _joint_dynamics_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:
     logs = index_of_heads(joint, scale="log")
     positive, measured = float((linear > 0).mean()), float(linear.mean())
     null = max(float(shuffled.abs().mean()), float(untrained.mean()))
-    return STATEMENTS["probe.joint_dynamics"].judge(
+    return statement.judge(
         above(
             _CLEAR * null,
             measured,
@@ -70,18 +71,17 @@ def _joint_dynamics_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:
 
 
 def _orthogonality_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:
+    statement = STATEMENTS["probe.orthogonality"]
     if "coherence" not in tables:
-        return STATEMENTS["probe.orthogonality"].not_tested(_why_missing(tables, "coherence"))
+        return statement.not_tested(_why_missing(tables, "coherence"))
     cosines = rows(tables["coherence"], metric="mean_absolute_cosine", pairs="different")
     table = rows(cosines, place="embedding").set_index("centred")
     if table.empty:
-        return STATEMENTS["probe.orthogonality"].not_tested(
-            "the model has no table of embeddings that could be found"
-        )
+        return statement.not_tested("the model has no table of embeddings that could be found")
     inputs = rows(cosines, place="input", centred=False)
     inputs = inputs[inputs["layer"] == inputs["other_layer"]]
     measured, random = float(table.loc[False, "value"]), float(table.loc[False, "random"])
-    return STATEMENTS["probe.orthogonality"].judge(
+    return statement.judge(
         at_most(
             _NEARLY * random, measured, of="mean |cos|", than=f"{_NEARLY:g} times that of random directions"
         ),

@@ -35,12 +35,13 @@ def claims(settings: TrackRun, tables: Mapping[str, pd.DataFrame]) -> list[Claim
 
 
 def _top_layers(settings: TrackRun, bounces: pd.DataFrame) -> Claim:
+    statement = STATEMENTS["track.top_layers"]
     ranks = rows(bounces, series="A", metric="stable_rank", matrix=_MATRIX).dropna(
         subset=["layer", "rebound"]
     )
     ranks = rows(ranks, line=ranks["line"].iloc[0] if len(ranks) else "").sort_values("layer")
     if ranks["layer"].nunique() < LEAST_LAYERS:
-        return STATEMENTS["track.top_layers"].not_tested(
+        return statement.not_tested(
             f"it needs {LEAST_LAYERS} layers with curves of 8 checkpoints or more each"
         )
     # In units of what noise alone makes of each curve, so that layers can be compared.
@@ -51,7 +52,7 @@ def _top_layers(settings: TrackRun, bounces: pd.DataFrame) -> Claim:
     verdicts = ranks.groupby("layer")["verdict"].first()
     top = int((verdicts.loc[layers[-half:]] == "bounces").sum())
     bottom = int((verdicts.loc[layers[:half]] == "bounces").sum())
-    return STATEMENTS["track.top_layers"].judge(
+    return statement.judge(
         above(
             null,
             measured,

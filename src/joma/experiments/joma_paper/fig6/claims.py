@@ -143,8 +143,9 @@ def _moves(curves: pd.DataFrame, what: str, least: float, statement: Statement) 
 
 def early_transient(entropy: pd.DataFrame, recorded: bool) -> Claim:
     """The small dip before the main one."""
+    statement = STATEMENTS["fig6.early"]
     if recorded:
-        return STATEMENTS["fig6.early"].not_tested("the record has a point every 1000 steps, which hides it")
+        return statement.not_tested("the record has a point every 1000 steps, which hides it")
     learning_rate = float(entropy["learning_rate"].iloc[0])
     seen = entropy["transient_step"].notna()
     smallest = (
@@ -156,7 +157,7 @@ def early_transient(entropy: pd.DataFrame, recorded: bool) -> Claim:
         if seen.any()
         else "none"
     )
-    return STATEMENTS["fig6.early"].judge(
+    return statement.judge(
         equal(
             len(entropy),
             seen.sum(),
@@ -173,15 +174,14 @@ def early_transient(entropy: pd.DataFrame, recorded: bool) -> Claim:
 
 def bottom_bounces_less(bounces: pd.DataFrame) -> Claim:
     """The rebounds of bottom and top layers of deep models."""
+    statement = STATEMENTS["fig6.bottom"]
     deep = bounces[(bounces["metric"] == "attention_entropy") & (bounces["depth"] > 1)]
     if deep.empty:
-        return STATEMENTS["fig6.bottom"].not_tested(
-            "no model with more than one layer was trained (setting layers)"
-        )
+        return statement.not_tested("no model with more than one layer was trained (setting layers)")
     bottom = rows(deep, layer=0).set_index("run")
     top = deep[deep["layer"] == deep["depth"] - 1].set_index("run")
     gain = top["rebound"] - bottom["rebound"]
-    return STATEMENTS["fig6.bottom"].judge(
+    return statement.judge(
         above(
             deep["rebound_null"].max(),
             gain.mean(),
@@ -198,8 +198,9 @@ def bottom_bounces_less(bounces: pd.DataFrame) -> Claim:
 
 def block_law(entropy: pd.DataFrame, curves: pd.DataFrame) -> Claim:
     """Whether kappa and mu of the trained decoder, put into the block's law, give the rebound that it had."""
+    statement = STATEMENTS["fig6.block_law"]
     if not (curves["metric"] == "kappa").any():
-        return STATEMENTS["fig6.block_law"].not_tested("the curves hold no kappa")
+        return statement.not_tested("the curves hold no kappa")
     keys = ["run", "layer"]
     measured = entropy.set_index(keys)["rebound"]
 
@@ -213,7 +214,7 @@ def block_law(entropy: pd.DataFrame, curves: pd.DataFrame) -> Claim:
     positive = (kappa > 0) & (share > PART)
     until = max((int(steps.index[steps].max()) for _, steps in positive.items() if steps.any()), default=0)
     dip = float(entropy["dip_step"].min())
-    return STATEMENTS["fig6.block_law"].judge(
+    return statement.judge(
         within_error(
             0.5, error["block_rebound"], of="relative error of the predicted rebound", across="in every run"
         )

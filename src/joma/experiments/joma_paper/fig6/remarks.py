@@ -34,11 +34,10 @@ def remarks(top: pd.DataFrame, curves: pd.DataFrame) -> list[Claim]:
 
 def resembles_figure_4(top: pd.DataFrame, curves: pd.DataFrame) -> Claim:
     """The course of the one-layer decoders beside Fig. 4's Eq. 6, stretched so that their dips coincide."""
+    statement = STATEMENTS["fig6.resembles_fig4"]
     single = rows(top, depth=1, metric="attention_entropy")
     if single.empty:
-        return STATEMENTS["fig6.resembles_fig4"].not_tested(
-            "no decoder of one layer was trained (setting layers)"
-        )
+        return statement.not_tested("no decoder of one layer was trained (setting layers)")
     times = np.geomspace(1e-3, 20.0, 4000)
     course = entropy_of(0.5 * np.square(salience.solve(np.array(FIGURE_4), times).v))
     falls = np.minimum.accumulate(course)
@@ -50,7 +49,7 @@ def resembles_figure_4(top: pd.DataFrame, curves: pd.DataFrame) -> Claim:
         at = curve.index.to_numpy() * (dip / max(float(run["dip_step"]), 1.0))
         found.append(_correlation(curve.to_numpy(), np.interp(at, times, course)))
         nulls.append(_correlation(curve.to_numpy(), np.interp(at, times, falls)))
-    return STATEMENTS["fig6.resembles_fig4"].judge(
+    return statement.judge(
         at_least(RESEMBLES, found, of="correlation", across="in every run")
         & above(nulls, found, of="correlation", than="the null", across="in every run"),
         null=max(nulls),
@@ -68,12 +67,13 @@ def _correlation(first: Array, second: Array) -> float:
 
 def rank_is_more_reliable(top: pd.DataFrame) -> Claim:
     """Noise of the curves in units of their fall."""
+    statement = STATEMENTS["fig6.rank_is_more_reliable"]
     share = (top["noise"] / top["depth_of_dip"].clip(lower=1e-12)).groupby([top["run"], top["metric"]]).mean()
     table = share.unstack("metric")
     if "stable_rank" not in table:
-        return STATEMENTS["fig6.rank_is_more_reliable"].not_tested("the curves hold no stable rank")
+        return statement.not_tested("the curves hold no stable rank")
     rank, entropy = table["stable_rank"], table["attention_entropy"]
-    return STATEMENTS["fig6.rank_is_more_reliable"].judge(
+    return statement.judge(
         below(
             entropy,
             rank,
@@ -91,14 +91,15 @@ def rank_is_more_reliable(top: pd.DataFrame) -> Claim:
 
 def neurons_correlate(curves: pd.DataFrame) -> Claim:
     """Whether what hidden neurons write is highly correlated."""
+    statement = STATEMENTS["fig6.neurons_correlate"]
     shares = rows(curves, metric="correlated_neurons")
     if shares.empty:
-        return STATEMENTS["fig6.neurons_correlate"].not_tested("the curves do not hold it")
+        return statement.not_tested("the curves do not hold it")
     by_layer = shares.pivot_table(index="step", columns=["run", "layer"], values="value")
     half = rows(curves, metric="nearest_neuron").pivot_table(
         index="step", columns=["run", "layer"], values="value"
     )
-    return STATEMENTS["fig6.neurons_correlate"].judge(
+    return statement.judge(
         at_least(
             MANY,
             by_layer.iloc[-1],

@@ -36,18 +36,17 @@ def claims(settings: Fig7, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
 
 
 def _top_layers(settings: Fig7, tables: Mapping[str, pd.DataFrame]) -> Claim:
+    statement = STATEMENTS["fig7.top_layers"]
     ranks = rows(tables["layers"], metric="stable_rank", matrix="lower")
     if ranks["layer"].nunique() < LEAST_LAYERS or ranks["rebound"].isna().all():
-        return STATEMENTS["fig7.top_layers"].not_tested(
-            f"it needs {LEAST_LAYERS} layers and 8 checkpoints of each run"
-        )
+        return statement.not_tested(f"it needs {LEAST_LAYERS} layers and 8 checkpoints of each run")
     rises = _rebounds(tables["curves"])
     measured, null, probability = top_above_bottom(rises, settings.seed)
     layers = sorted(ranks["layer"].unique())
     half = len(layers) // 2
     top = ranks[ranks["layer"].isin(layers[-half:])]["verdict"]
     bottom = ranks[ranks["layer"].isin(layers[:half])]["verdict"]
-    return STATEMENTS["fig7.top_layers"].judge(
+    return statement.judge(
         above(
             null, measured, of="rebound of upper less lower layers", than="the 95 % point of shuffled layers"
         )

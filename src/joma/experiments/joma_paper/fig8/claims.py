@@ -67,14 +67,13 @@ def claims(settings: Fig8, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
 
 def large_rate_collapses(decoders: pd.DataFrame) -> Claim:
     """What is left of the entropy at the largest rate."""
+    statement = STATEMENTS["fig8.large_rate_collapses"]
     left = decoders["end"] / decoders["start"]
     largest = decoders["learning_rate"].max()
     at, others = left[decoders["learning_rate"] == largest], left[decoders["learning_rate"] < largest]
     if others.empty:
-        return STATEMENTS["fig8.large_rate_collapses"].not_tested(
-            "there is one learning rate; train at several"
-        )
-    return STATEMENTS["fig8.large_rate_collapses"].judge(
+        return statement.not_tested("there is one learning rate; train at several")
+    return statement.judge(
         below(COLLAPSED, at, of="share of the entropy that is left", across="in every decoder")
         & below(
             others.min(),
@@ -93,8 +92,9 @@ def large_rate_collapses(decoders: pd.DataFrame) -> Claim:
 
 def rates_differ(decoders: pd.DataFrame, seed: int) -> Claim:
     """The share of the end's variation, in ranks within a depth, that the rates account for."""
+    statement = STATEMENTS["fig8.rates_differ"]
     if decoders["learning_rate"].nunique() < 2:
-        return STATEMENTS["fig8.rates_differ"].not_tested("there is one learning rate; train at several")
+        return statement.not_tested("there is one learning rate; train at several")
     ranks = decoders.groupby("depth")["end"].rank(pct=True).to_numpy()
     labels = decoders["learning_rate"].to_numpy()
     depths = decoders["depth"].to_numpy()
@@ -114,7 +114,7 @@ def rates_differ(decoders: pd.DataFrame, seed: int) -> Claim:
     measured = share(labels)
     null = np.array([share(relabelled()) for _ in range(SHUFFLES // 10)])
     chance = (1 + int((null >= measured).sum())) / (1 + null.size)
-    return STATEMENTS["fig8.rates_differ"].judge(
+    return statement.judge(
         below(
             SIGNIFICANT, chance, of="p of the share of the variation in rank, the decoders' rates shuffled,"
         ),
@@ -149,12 +149,13 @@ def some_rate_bounces(decoders: pd.DataFrame) -> Claim:
 def bounce_is_best(decoders: pd.DataFrame, seed: int) -> Claim:
     """Rebound and lowest held-out loss, ranked within each depth; the null gives the rates' losses away."""
     # A rate is one draw, however many seeds and depths it has: it is the rates that change places.
+    statement = STATEMENTS["fig8.bounce_is_best"]
     everywhere = decoders.groupby("learning_rate")["depth"].nunique() == decoders["depth"].nunique()
     decoders = decoders[decoders["learning_rate"].map(everywhere)].reset_index(drop=True)
     rates = sorted(decoders["learning_rate"].unique())
     if math.factorial(len(rates)) < 1 / SIGNIFICANT:
         correlation = _within(decoders["rebound"], decoders["lowest_loss"], decoders["depth"])
-        return STATEMENTS["fig8.bounce_is_best"].not_tested(
+        return statement.not_tested(
             f"{len(rates)} learning rates can be put in {math.factorial(len(rates))} orders, of "
             f"which no one is rarer than p = {1 / math.factorial(len(rates)):.2g}: four are needed at "
             f"least (rank correlation {correlation:.2f} over {len(decoders)} decoders)"
@@ -165,7 +166,7 @@ def bounce_is_best(decoders: pd.DataFrame, seed: int) -> Claim:
     best = mean.groupby("depth").idxmin()
     share = decoders.groupby(["depth", "learning_rate"])["course"].agg(lambda c: (c == BOUNCES).mean())
     bouncing = [key for key in best if share[key] > 0.5]
-    return STATEMENTS["fig8.bounce_is_best"].judge(
+    return statement.judge(
         below(0, measured, of="rank correlation")
         & below(SIGNIFICANT, chance, of="p among the same rates in other orders")
         & equal(

@@ -143,6 +143,7 @@ def _above_shuffled(ends: Ends) -> Claim:
 
 
 def _falls_when_complex(ends: Ends) -> Claim:
+    statement = STATEMENTS["table1.complexity"]
     drops: list[float] = []
     before: list[float] = []
     for trained, found in ((True, drops), (False, before)):
@@ -153,8 +154,8 @@ def _falls_when_complex(ends: Ends) -> Claim:
                 if len(ordered) > 1:
                     found.append(float(ordered[0] - ordered[-1]))
     if not drops:
-        return STATEMENTS["table1.complexity"].not_tested("cells of one size of latents only were trained")
-    return STATEMENTS["table1.complexity"].judge(
+        return statement.not_tested("cells of one size of latents only were trained")
+    return statement.judge(
         above(
             0,
             drops,
@@ -169,11 +170,12 @@ def _falls_when_complex(ends: Ends) -> Claim:
 
 def _peaks_early(alignment: pd.DataFrame) -> Claim:
     """Not in the paper: what a number at the end of training hides."""
+    statement = STATEMENTS["table1.peaks_early"]
     chosen = rows(alignment, layer=1, metric=["NCorr", "shuffled"])
     wide = chosen.pivot_table(index=[*CELL, "seed"], columns=["metric", "step"], values="value")
     curve, by_chance = wide["NCorr"].mean(), wide["shuffled"].mean()
     if len(curve) < 3:
-        return STATEMENTS["table1.peaks_early"].not_tested("fewer than three measurements along training")
+        return statement.not_tested("fewer than three measurements along training")
     fall, null = (
         w[c.idxmax()] - w[c.index[-1]] for w, c in ((wide["NCorr"], curve), (wide["shuffled"], by_chance))
     )
@@ -182,10 +184,10 @@ def _peaks_early(alignment: pd.DataFrame) -> Claim:
         f"{curve.iloc[-1]:.3f} at the end"
     )
     if len(fall) < 2:
-        return STATEMENTS["table1.peaks_early"].not_tested(f"one run has no error to judge by ({means})")
+        return statement.not_tested(f"one run has no error to judge by ({means})")
     error = float(fall.std() / len(fall) ** 0.5)
     peak, last = curve.idxmax(), curve.index[-1]
-    return STATEMENTS["table1.peaks_early"].judge(
+    return statement.judge(
         above(2 * error, fall.mean(), of="fall from the peak", than="two standard errors")
         & above(0, peak, of="step of the peak")
         & below(last, peak, of="step of the peak", than="the last one"),
@@ -196,10 +198,9 @@ def _peaks_early(alignment: pd.DataFrame) -> Claim:
 
 
 def _agrees_with_paper(ends: Ends, paper: pd.DataFrame, *, full_scale: bool) -> Claim:
+    statement = STATEMENTS["table1.paper"]
     if not full_scale:
-        return STATEMENTS["table1.paper"].not_tested(
-            f"below the paper's scale (d = 1024, 10,000 steps), where {QUOTED}"
-        )
+        return statement.not_tested(f"below the paper's scale (d = 1024, 10,000 steps), where {QUOTED}")
     worst, worst_null, outside, cells = 0.0, 0.0, 0, 0
     for layer in (0, 1):
         theirs = rows(paper, layer=layer).set_index(CELL)
@@ -213,8 +214,8 @@ def _agrees_with_paper(ends: Ends, paper: pd.DataFrame, *, full_scale: bool) -> 
             worst, cells, outside = max(worst, distance), cells + 1, outside + (distance > 2)
             worst_null = max(worst_null, abs(float(untrained[cell]) - row["value"]) / deviation)
     if not cells:
-        return STATEMENTS["table1.paper"].not_tested("none of the table's cells was trained")
-    return STATEMENTS["table1.paper"].judge(
+        return statement.not_tested("none of the table's cells was trained")
+    return statement.judge(
         at_most(2, worst, of="distance", across="in every cell", unit="combined deviations"),
         null=worst_null,
         null_description=f"the same distance for {UNTRAINED}",
@@ -224,13 +225,12 @@ def _agrees_with_paper(ends: Ends, paper: pd.DataFrame, *, full_scale: bool) -> 
 
 def _some_reading_agrees(readings: pd.DataFrame, *, full_scale: bool) -> Claim:
     """Not in the paper: whether the choice of what its sentence leaves open explains its numbers."""
+    statement = STATEMENTS["table1.readings"]
     if not full_scale:
-        return STATEMENTS["table1.readings"].not_tested(
-            f"below the paper's scale (d = 1024, 10,000 steps), where {QUOTED}"
-        )
+        return statement.not_tested(f"below the paper's scale (d = 1024, 10,000 steps), where {QUOTED}")
     top = rows(readings, level=1, layer=1).dropna(subset="paper")
     if top.empty:
-        return STATEMENTS["table1.readings"].not_tested("none of the table's cells was trained")
+        return statement.not_tested("none of the table's cells was trained")
     deviation = _combined_deviation(top["paper_deviation"], top["deviation"].fillna(0.0))
     choices = list(OPTIONS)
     distances = {
@@ -240,7 +240,7 @@ def _some_reading_agrees(readings: pd.DataFrame, *, full_scale: bool) -> Claim:
     best = dict(zip(choices, distances["trained"].idxmin(), strict=True))
     of_best, of_plain = top[plain(top, **best)], top[plain(top)]
     named = ", ".join(f"{name}: {value}" for name, value in best.items())
-    return STATEMENTS["table1.readings"].judge(
+    return statement.judge(
         at_most(
             2,
             distances["trained"].min(),
