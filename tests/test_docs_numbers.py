@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import NamedTuple
 
 import pytest
-from test_claim import assert_flips
 
+from flips import assert_flips
 from joma.checks.catalog import run_checks
 from joma.core.claim import Claim
 from joma.experiments import catalog

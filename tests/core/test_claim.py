@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flips import assert_flips
 from joma.checks.catalog import run_checks
 from joma.core.claim import (
     Claim,
-    Condition,
     Criterion,
     Statement,
     above,
@@ -160,34 +160,6 @@ def test_another_number_may_be_told() -> None:
 def test_thresholds_of_another_number_than_measured() -> None:
     with pytest.raises(InputError, match="fall: 2 thresholds for 3 measured numbers"):
         above([1.0, 2.0], [1.0, 2.0, 3.0], of="fall")
-
-
-def rejudged(claim: Claim, conditions: Sequence[Condition]) -> str:
-    """The verdict of the claim with other conditions."""
-    statement = Statement(claim.id, claim.source, claim.statement)
-    return statement.judge(Criterion(tuple(conditions)), measured=0.0).verdict
-
-
-def moved(condition: Condition, holds: bool) -> Condition:
-    """The condition with a measured number just on this side of the threshold that is printed."""
-    printed = float(condition.bound().removesuffix(")").removesuffix(condition.unit).split()[-1].strip("("))
-    step = max(abs(printed) * 1e-3, 1e-12)
-    upwards = condition.relation in ("at least", "above")
-    if condition.relation == "exactly":
-        return replace(condition, measured=condition.threshold if holds else printed + step)
-    return replace(condition, measured=printed + step if upwards == holds else printed - step)
-
-
-def assert_flips(claim: Claim) -> None:
-    """Each condition decides: across its printed threshold the verdict is another."""
-    assert claim.criterion, claim.id
-    good = [moved(condition, True) for condition in claim.criterion]
-    assert rejudged(claim, good) == "holds", claim.id
-    for place, condition in enumerate(claim.criterion):
-        bad = [*good[:place], moved(condition, False), *good[place + 1 :]]
-        assert rejudged(claim, bad) == "fails", (claim.id, condition)
-    holds = all(condition.holds for condition in claim.criterion)
-    assert (claim.verdict in ("holds", "corrected")) == holds, claim.id
 
 
 @given(
