@@ -55,6 +55,8 @@ class AttentionCall:
     """The inputs that the queries go back to, by ``joma.instruments.watch.lineage.Lineage``."""
     answering: frozenset[int] = frozenset()
     """Those of the keys."""
+    first_head: int = 0
+    """The number of the first head, where the others of the sample are in other calls."""
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

@@ -17,6 +17,7 @@ import torch
 from torch import SymInt, Tensor
 
 from joma.core.errors import InputError
+from joma.instruments.watch.axes import Axes, Strides, covering
 from joma.instruments.watch.call import AttentionCall
 from joma.instruments.watch.lineage import (
     Argument,
@@ -24,6 +25,7 @@ from joma.instruments.watch.lineage import (
     Memory,
     Origin,
     Product,
+    Ranges,
     is_channel,
     same_storage,
     storage_of,
@@ -31,8 +33,6 @@ from joma.instruments.watch.lineage import (
 )
 from joma.instruments.watch.owners import Place
 from joma.measures.attention.visible_keys import hidden_scores
-
-Strides = tuple[int, ...]
 
 
 @dataclass
@@ -54,6 +54,10 @@ class Candidate:
     dim: int
     channels: tuple[bool, ...]
     """Which axes of the scores are channels."""
+    features: Ranges
+    """Ranges of the strides of what the scores were computed in; heads are parts of them."""
+    layout: tuple[Strides, int]
+    """The scores' strides and offset there."""
     origin: Origin
     place: Place
     own: bool = False
@@ -99,7 +103,15 @@ class Candidates:
         channels = tuple(is_channel(given, axis, origin) for axis in range(given.ndim))
         scores = given.detach() if copy is None else copy
         candidate = Candidate(
-            operation, scores, dim % given.ndim, channels, origin, place, own=copy is not None
+            operation,
+            scores,
+            dim % given.ndim,
+            channels,
+            origin.features,
+            (given.stride(), int(given.storage_offset())),
+            origin,
+            place,
+            own=copy is not None,
         )
         self.waiting[candidate] = None
         self._carry(candidate, made, made.stride(), made.storage_offset())
@@ -220,7 +232,7 @@ class Candidates:
             return _CHANNELS
         return ""
 
-    def _commit(self, one: _Together, dims: list[int | None] | None, product: Product, which: int) -> None:
+    def _commit(self, one: Together, dims: list[int | None] | None, product: Product, which: int) -> None:
         first = one.members[0]
         try:
             call = one.call(dims, product, which)
@@ -232,7 +244,6 @@ class Candidates:
             self._taken_back[first] = taken_back
 
 
-_KEPT = "a product keeps the axis of its probabilities, and sums over another"
 _CHANNELS = "a softmax over channels (features, experts, slots or codes), not over tokens"
 
 
@@ -258,24 +269,8 @@ def carried(
     return tuple(found)
 
 
-def covering(tensor: Tensor, stride: int) -> int | None:
-    """The dimension of a tensor that an axis of this stride in its memory is, or is a part of."""
-    best = None
-    for dim in range(tensor.ndim):
-        own = tensor.stride(dim)
-        if (
-            tensor.shape[dim] > 1
-            and own
-            and own <= stride < own * tensor.shape[dim]
-            and stride % own == 0
-            and (best is None or own > tensor.stride(best))
-        ):
-            best = dim
-    return best
-
-
 @dataclass(frozen=True)
-class _Together:
+class Together:
     """Softmaxes whose probabilities enter a product as one tensor."""
 
     members: list[Candidate]
@@ -302,26 +297,25 @@ class _Together:
         return torch.stack([member.scores for member in self.members], self.at)
 
     def call(self, dims: list[int | None] | None, product: Product, which: int) -> AttentionCall:
-        """The call, in the layout (batch, heads, queries, keys)."""
+        """The call, in the layout (batch, heads, queries, keys).
+
+        Raises:
+            InputError: the axes of queries and heads cannot be told apart, or heads of two samples are in one
+                slice.
+        """
         first, keys = self.members[0], self.sizes[self.dim]
-        asking = self._queries(dims, product.letters[which], product.letters[1 - which], product.out)
-        queries = math.prod(self.sizes[axis] for axis in asking)
-        others = [axis for axis in range(len(self.sizes)) if axis != self.dim and axis not in asking]
-        place, heads = first.place, 1
-        if len(others) == 1:
-            heads = place.split(self.sizes[others[0]], queries, keys)
-        elif others:
-            alike = [axis for axis in others[1:] if self.sizes[axis] == place.heads]
-            at = others[-1] if self.sizes[others[-1]] == place.heads or not alike else alike[-1]
-            others.remove(at)
-            others.append(at)
-            heads = self.sizes[at]
-        scores = self.scores().permute([*others, *asking, self.dim]).reshape(-1, heads, queries, keys)
+        axes = Axes.of(self, product, which)
+        others, asking, heads = axes.told(first, keys)
+        scores = self.scores()
+        scores = scores.reshape([size for part in axes.split(self.dim, keys) for size in part])
+        order = [*(part.at for part in others), *(part.at for part in asking), axes.key]
+        queries = math.prod(part.size for part in asking)
+        scores = scores.permute(order).reshape(-1, heads, queries, keys)
         hidden = hidden_scores(scores)
         if bool(hidden.any()):
             scores = scores.masked_fill(hidden, float("-inf"))
         key = None if dims is None else dims[self.dim]
-        learned = self.at is None and any(first.channels[axis] for axis in asking)
+        learned = self.at is None and any(first.channels[part.axis] for part in asking)
         return AttentionCall(
             route="softmax",
             operation=first.operation,
@@ -330,27 +324,23 @@ class _Together:
             positions=dims is not None and keys == (1 if key is None else product.factors[which].shape[key]),
             asking=frozenset() if learned else first.origin.sources,
             answering=first.origin.columns,
+            first_head=axes.first_head(heads),
         )
 
-    def _queries(self, dims: list[int | None] | None, letters: str, rest: str, out: str) -> list[int]:
-        """The axes of the queries: what makes the product's own rows."""
-        axes = [axis for axis in range(len(self.sizes)) if axis != self.dim]
-        heads = self.members[0].place.heads
-        if dims is None:  # only the sizes are left: the heads stand third where they stand nowhere else
-            third = len(axes) == 3 and heads == self.sizes[axes[2]] != self.sizes[axes[1]]
-            return axes[1:2] if third else axes[-1:]
-        at = {axis: dim for axis in axes if (dim := dims[axis]) is not None}
-        own = [axis for axis, dim in at.items() if letters[dim] not in rest]
-        if not any(letter in rest and letter in out for letter in letters):
-            own = own[-1:]  # a flat product: its rows hold the batch as well
-        of_heads = [axis for axis in own if self.sizes[axis] == heads]
-        others = [self.sizes[axis] for axis in axes if axis not in own]
-        if len(own) > 1 and len(of_heads) == 1 and heads not in others:
-            own.remove(of_heads[0])  # heads that share their keys are rows of one product
-        return own or [axis for axis in axes[-1:] if self.sizes[axis] == 1]
+    def memory_of_scores(self) -> tuple[Strides, int]:
+        """The strides of the axes where the scores were computed, and the offset there."""
+        strides, offset = self.members[0].layout
+        if self.at is None:
+            return strides, offset
+        offsets = [member.layout[1] for member in self.members]
+        steps = {later - one for one, later in pairwise(offsets)}
+        together = len({storage_of(member.scores) for member in self.members if not member.own}) == 1
+        owned = all(member.own for member in self.members)
+        step = steps.pop() if len(steps) == 1 and (together or owned) else 0
+        return (*strides[: self.at], step, *strides[self.at :]), offset
 
 
-def _put_together(group: list[Candidate], memory: int) -> list[_Together]:
+def _put_together(group: list[Candidate], memory: int) -> list[Together]:
     """The candidates of a factor as one, where they are slices of one size; else each for itself."""
     if len(group) > 1:
         group = sorted(group, key=lambda one: one.carriers[memory].offset)
@@ -363,7 +353,7 @@ def _put_together(group: list[Candidate], memory: int) -> list[_Together]:
             smaller = [a for a, size in enumerate(sizes) if size > 1 and strides[a] < step]
             at = smaller[0] if smaller else len(sizes)
             return [
-                _Together(
+                Together(
                     group,
                     group[0].dim + (at <= group[0].dim),
                     (*sizes[:at], len(group), *sizes[at:]),
@@ -371,4 +361,4 @@ def _put_together(group: list[Candidate], memory: int) -> list[_Together]:
                     at,
                 )
             ]
-    return [_Together([one], one.dim, tuple(one.scores.shape), one.carriers[memory].strides) for one in group]
+    return [Together([one], one.dim, tuple(one.scores.shape), one.carriers[memory].strides) for one in group]

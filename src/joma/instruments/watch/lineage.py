@@ -3,7 +3,8 @@
 Of every tensor that the dispatch mode sees made, three things are kept: which inputs its positions go back
 to (queries and keys with a common one are the same tokens), whether parameters alone made it, and
 which of its axes are channels, that is rows of a weight matrix. A softmax over channels (features, experts,
-slots, codes) is no attention.
+slots, codes) is no attention. An axis of scores that is a part of a feature axis holds heads, also where it is
+merged with the batch: an axis keeps its range of strides through views, copies and products.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TypeAlias
 
 import torch
@@ -19,7 +21,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from joma.instruments.watch.call import AttentionCall
 
-Ranges = tuple[tuple[int, int], ...]
+Range = tuple[int, int]
+Ranges = tuple[Range, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,8 +38,15 @@ class Origin:
     weights: bool = False
     """Whether parameters and constants alone made it."""
     channels: Ranges = ()
+    widths: Ranges = ()
+    """Feature axes that no parameter made: the last axis of an input (samples, tokens, features)."""
     mixed: Hashable = None
     """The softmax whose probabilities were the first factor of the last product."""
+
+    @property
+    def features(self) -> Ranges:
+        """Channels and widths: what heads are parts of. Of scores, none but those of their two factors."""
+        return (*self.channels, *self.widths) if self.pair else self.channels
 
 
 PARAMETERS = Origin(weights=True)
@@ -78,7 +88,9 @@ class Lineage:
         if self._constants.get(id(tensor)) is tensor:
             return PARAMETERS
         self._inputs += 1
-        return self._keep(tensor, Origin(frozenset((self._inputs,))))
+        wide = tensor.ndim == 3 and tensor.is_floating_point()
+        widths = _channel(tensor, -1) if wide else ()
+        return self._keep(tensor, Origin(frozenset((self._inputs,)), widths=widths))
 
     def _keep(self, tensor: Tensor, origin: Origin) -> Origin:
         self._known[id(tensor)] = weakref.ref(tensor), origin
@@ -118,30 +130,57 @@ class Lineage:
         origins = [self.of(operand) for operand in operands]
         for made in tensors((result,)):
             self._keep(made, _merged(made, operands, origins))
+        if name in ("aten::cat", "aten::stack") and len(operands) > 1:
+            self._of_pieces(operands, origins[0], args[1] if len(args) > 1 else 0, result)
         return None
+
+    def _of_pieces(self, operands: list[Tensor], origin: Origin, dim: Argument, result: Argument) -> None:
+        """Equal slices of a feature axis that are laid one after the other are heads there."""
+        made = next(tensors((result,)), None)
+        steps = {int(b.storage_offset() - a.storage_offset()) for a, b in pairwise(operands)}
+        first = operands[0]
+        alike = all(one.shape == first.shape and same_storage(one, first) for one in operands)
+        if made is None or not isinstance(dim, int) or not alike or len(steps) != 1:
+            return
+        step, inner = steps.pop(), 1 if made.ndim > first.ndim else first.shape[dim]
+        stride = made.stride(dim) * inner
+        for kind in ("channels", "widths"):
+            ranges: Ranges = getattr(origin, kind)
+            if any(low <= step < high for low, high in ranges):
+                known = self.of(made)
+                heads = (stride, stride * len(operands))
+                self._keep(made, replace(known, **{kind: (*getattr(known, kind), heads)}))
 
     def _of_product(self, product: Product, made: Tensor) -> Origin:
         (left, right), (one, other) = product.factors, product.letters
         origins = self.of(left), self.of(right)
         if all(origin.weights for origin in origins):
             return PARAMETERS
-        dims = set()
+        channels: dict[Range, None] = {}
+        widths: dict[Range, None] = {}
         for factor, letters, origin, rest in (
             (left, one, origins[0], origins[1]),
             (right, other, origins[1], origins[0]),
         ):
+            learned = origin.weights and not rest.weights
+            if not (learned or origin.channels or origin.widths):
+                continue
             own = set(one) - set(other) if letters is one else set(other) - set(one)
             for dim, letter in enumerate(letters):
-                if letter in product.out and (
-                    (origin.weights and not rest.weights and letter in own) or is_channel(factor, dim, origin)
-                ):
-                    dims.add(product.out.index(letter))
-        channels = tuple(part for dim in sorted(dims) for part in _channel(made, dim))
+                if letter not in product.out:
+                    continue
+                at = product.out.index(letter)
+                if learned and letter in own:
+                    channels.update(dict.fromkeys(_channel(made, at)))
+                channels.update(dict.fromkeys(_moved(factor, dim, origin.channels, made, at)))
+                widths.update(dict.fromkeys(_moved(factor, dim, origin.widths, made, at)))
         if origins[0].weights or origins[1].weights:
             # Queries that are parameters ask, and have no tokens; a linear layer's have theirs.
             active = origins[1] if origins[0].weights else origins[0]
-            return Origin(active.sources, active.sources, channels=channels)
-        return Origin(origins[0].sources, origins[1].sources, pair=True, channels=channels)
+            return Origin(active.sources, active.sources, channels=tuple(channels), widths=tuple(widths))
+        return Origin(
+            origins[0].sources, origins[1].sources, pair=True, channels=tuple(channels), widths=tuple(widths)
+        )
 
 
 def is_channel(tensor: Tensor, dim: int, origin: Origin) -> bool:
@@ -159,36 +198,73 @@ def _channel(tensor: Tensor, dim: int) -> Ranges:
     return ((stride, stride * tensor.shape[dim]),)
 
 
+def parts_of(stride: int, size: int, ranges: Ranges) -> list[Range]:
+    """The parts of an axis that lie in ranges of strides, as multiples of its own: (1, size) is all of it.
+
+    An axis of batch times four heads has the part (1, 4) of heads, one of four heads times batch the part
+    (batch, 4 batch).
+    """
+    found = []
+    for low, high in ranges:
+        first, last = max(low, stride), min(high, stride * size)
+        if (
+            stride
+            and first < last
+            and first % stride == 0
+            and last % first == 0
+            and size * stride % last == 0
+        ):
+            found.append((first // stride, last // stride))
+    return found
+
+
+def _moved(factor: Tensor, dim: int, ranges: Ranges, made: Tensor, at: int) -> Ranges:
+    """The ranges of an axis of one tensor, in another that has the axis at its own place."""
+    size = factor.shape[dim]
+    if not ranges or size < 2 or made.shape[at] < 2:
+        return ()
+    stride = made.stride(at)
+    parts = parts_of(factor.stride(dim), size, ranges)
+    if size != made.shape[at]:  # cut, or joined to others
+        return _channel(made, at) if (1, size) in parts else ()
+    return tuple((low * stride, high * stride) for low, high in parts)
+
+
 def _merged(made: Tensor, operands: list[Tensor], origins: list[Origin]) -> Origin:
     """Of a view, or of what works entry by entry on its operands."""
     if not operands:
         return PARAMETERS
     if len(operands) == 1:
         origin = origins[0]
-        if not origin.channels or same_storage(made, operands[0]):
+        if not (origin.channels or origin.widths) or same_storage(made, operands[0]):
             return origin
-        return replace(origin, channels=_carried(made, operands, origins))
+        channels, widths = _carried(made, operands, origins)
+        return replace(origin, channels=channels, widths=widths)
     if all(origin.weights for origin in origins):
         return PARAMETERS
     pairs = [i for i, origin in enumerate(origins) if origin.pair and operands[i].ndim == made.ndim]
     chosen = pairs or range(len(operands))
+    channels, widths = _carried(made, [operands[i] for i in chosen], [origins[i] for i in chosen])
     return Origin(
         frozenset().union(*(origin.sources for origin in origins)),
         frozenset().union(*(origin.columns for origin in origins)),
         pair=bool(pairs),
-        channels=_carried(made, [operands[i] for i in chosen], [origins[i] for i in chosen]),
+        channels=channels,
+        widths=widths,
         mixed=next((origin.mixed for origin in origins if origin.mixed is not None), None),
     )
 
 
-def _carried(made: Tensor, operands: list[Tensor], origins: list[Origin]) -> Ranges:
-    found: dict[tuple[int, int], None] = {}
+def _carried(made: Tensor, operands: list[Tensor], origins: list[Origin]) -> tuple[Ranges, Ranges]:
+    """The channels and widths of a tensor that has its operands' axes one by one."""
+    channels: dict[Range, None] = {}
+    widths: dict[Range, None] = {}
     for operand, origin in zip(operands, origins, strict=True):
-        if origin.channels and operand.ndim == made.ndim:
+        if (origin.channels or origin.widths) and operand.ndim == made.ndim:
             for dim in range(made.ndim):
-                if is_channel(operand, dim, origin):
-                    found.update(dict.fromkeys(_channel(made, dim)))
-    return tuple(found)
+                channels.update(dict.fromkeys(_moved(operand, dim, origin.channels, made, dim)))
+                widths.update(dict.fromkeys(_moved(operand, dim, origin.widths, made, dim)))
+    return tuple(channels), tuple(widths)
 
 
 def product_of(name: str, args: Sequence[Argument]) -> Product | None:

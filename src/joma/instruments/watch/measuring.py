@@ -46,6 +46,8 @@ class Measured:
     """(rows,) which query rows were measured."""
     standard_errors: Tensor | None = None
     """Where rows were sampled, what that adds, like ``values``."""
+    first_head: int = 0
+    """The number of the first head."""
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
         """Columns of the table: head, position and sample as they apply, value, error_bound, count."""
@@ -55,6 +57,7 @@ class Measured:
         places = dict(zip(names, np.nonzero(kept), strict=False))
         if "position" in places:
             places["position"] = self.rows.cpu().numpy()[places["position"]]
+        places["head"] = places["head"] + self.first_head
         columns = {**places, "value": values[kept], "error_bound": errors[kept], "count": counts[kept]}
         if self.standard_errors is not None:
             columns["standard_error"] = self.standard_errors.detach().cpu().numpy()[kept]
@@ -139,7 +142,11 @@ def _without_padding(query: Tensor, key: Tensor, valid: Tensor | None) -> tuple[
 
 
 def reduced(
-    result: AttentionEntropy, statistics: Sequence[str], valid: Tensor | None, how: Reduction
+    result: AttentionEntropy,
+    statistics: Sequence[str],
+    valid: Tensor | None,
+    how: Reduction,
+    first_head: int = 0,
 ) -> list[Measured]:
     """Reduce over the valid rows (``valid``: (batch, queries)) that have a value, in float64."""
     sampled = bool((result.strata != 1).any())
@@ -169,5 +176,5 @@ def reduced(
             errors = (errors * weight).sum(over) / total
             counts = counts.sum(over)
         unit = STATISTICS.get(name, ("nats", ""))[0] or "1"
-        out.append(Measured(name, unit, values, errors, counts, result.rows, standard_errors))
+        out.append(Measured(name, unit, values, errors, counts, result.rows, standard_errors, first_head))
     return out

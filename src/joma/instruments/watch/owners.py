@@ -35,7 +35,6 @@ _TOKENS = {
 """Whose tokens a mask speaks of, by the argument's name; otherwise the first tensor's."""
 _LOWEST = -1_000.0
 """Of a mask that is added to scores: tokens have more."""
-_HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "heads")
 LOOKS_LIKE_ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
 
 
@@ -66,25 +65,33 @@ class Place:
 
     name: str
     module: nn.Module | None
-    heads: int | None
-    """The head count that the running modules or their configurations state, innermost first."""
     running: tuple[_Running, ...] = ()
     """Outermost first."""
 
     def split(self, size: int, queries: int, keys: int) -> int:
-        """How many heads are in an axis that holds batch and heads, from the batch's size where it is known.
+        """How many heads are in an axis that holds batch and heads: its size over that of the batch.
 
-        Heads are never taken out of the batch: scores of one head are (batch, queries, keys).
+        The batch is that of the innermost module that was called with these tokens. Heads are never taken out
+        of the batch: scores of one head are (batch, queries, keys).
         """
-        if not self.heads or size % self.heads:
-            return 1
         for running in reversed(self.running):
-            batches = {_batch(shape, queries, keys) for shape in running.shapes}
+            shapes = {shape for shape in running.shapes if {queries, keys} & set(shape[:-1])}
+            batches = {_batch(shape, queries, keys) for shape in shapes}
             if size in batches:
                 return 1
-            if size // self.heads in batches:
-                return self.heads
-        return self.heads
+            if fitting := [batch for batch in batches if size % batch == 0]:
+                return size // max(fitting)
+        return 1
+
+    def has_tokens(self, size: int) -> bool:
+        """Whether a running module was called with so many tokens."""
+        return any(
+            len(shape) == 3 and size in shape[:2] for running in self.running for shape in running.shapes
+        )
+
+    def has_shape(self, shape: tuple[int, ...]) -> bool:
+        """Whether a running module was called with such a tensor, whatever its last axis."""
+        return any(shape == one[:-1] for running in self.running for one in running.shapes)
 
     def valid_rows(self, call: AttentionCall) -> tuple[Tensor | None, str]:
         """Which query rows are no padding, (batch, queries), or None for all; and what to say of that.
@@ -234,21 +241,12 @@ class Owners:
         """The innermost running module that is more than a softmax or a dropout, and those around it."""
         running = tuple(one for one in self.running if not isinstance(one.module, nn.Softmax | nn.Dropout))
         if not running:
-            return Place(OUTSIDE, None, None)
-        return Place(running[-1].name, running[-1].module, self._heads(), running)
+            return Place(OUTSIDE, None)
+        return Place(running[-1].name, running[-1].module, running)
 
     def named(self, module: nn.Module) -> str | None:
         """A module's name in the model; None for a stranger."""
         return self.names.get(id(module))
-
-    def _heads(self) -> int | None:
-        for running in reversed(self.running):
-            for source in (running.module, getattr(running.module, "config", None)):
-                for name in _HEAD_COUNTS:
-                    count = getattr(source, name, None)
-                    if isinstance(count, int) and not isinstance(count, bool):
-                        return count
-        return None
 
     def silent(self, measured: set[str]) -> list[str]:
         """Modules that ran, look like attention by their class, and hold or sit in no measured module."""

@@ -228,7 +228,7 @@ class Watch:
                 rows=self.rows if call.shape[2] > 16 else None,
                 seed=self._current,
             )
-            measured = reduced(result, self.statistics, rows, self.reduce)
+            measured = reduced(result, self.statistics, rows, self.reduce, call.first_head)
         except Exception as error:  # the model's own pass goes on; table() raises
             reason = f"{error}" if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             self._coverage.note(name, call.route, call.operation, "not measured", reason)
