@@ -197,7 +197,7 @@ class Axes:
         single = [part for part in self.parts if part.size == 1]
         if not queries and heads:  # of one token, or of parameters, or of an input with its tokens last
             sure = scored.origin.pair and all(not p.whole or scored.channels[p.axis] for p in heads)
-            return single[-1:] if sure and single else heads
+            return single[-1:] if sure and single and single[-1].at == self.key - 1 else heads
         rows: list[list[Part]] = []
         for part in queries:  # slices of one axis, laid one after the other, are that axis
             sliced = rows and part.dim == rows[-1][-1].dim and self.stacked in (part.axis, rows[-1][-1].axis)

@@ -19,6 +19,9 @@ _MASK_CONSTANT = -9_000.0
 _MASK_VALUES = 4
 """Nothing, what hides the future, what hides padding, and their sum."""
 
+_APART = 5_000.0
+"""A mask of -10,000 puts a key farther below the others than scores of a model's own lie apart."""
+
 _VANISHING = 80.0
 """Scores so far below the row's largest leave nothing of a key."""
 
@@ -72,16 +75,44 @@ class AttentionCall:
 
     @property
     def among_themselves(self) -> bool:
-        """Whether queries and keys are the same tokens: as many, and computed from a common input."""
+        """Whether queries and keys are the same tokens: as many, and computed from the same inputs."""
         _, _, queries, keys = self.shape
-        return queries == keys and bool(self.asking & self.answering)
+        common = self.asking & self.answering
+        return queries == keys and bool(common) and common in (self.asking, self.answering)
 
     def tokens_seen(self) -> Tensor | None:
-        """(batch, keys), False for tokens that no query sees, not even the token itself."""
-        if self.keep is None or self.keep.ndim < 4:
-            return None
+        """(batch, keys), False for tokens that no query of their sample sees; None where all are seen."""
         batch, _, queries, keys = self.shape
-        return self.keep.expand(batch, -1, queries, keys).any(1).any(1)
+        if self.logits is not None:
+            best = self.logits.amax((1, 2))
+            seen = best > best.amax(-1, keepdim=True) - _APART
+        elif self.keep is not None and self.keep.ndim == 4 and len(self.keep) == batch:
+            seen = self._pairs_kept().any(1).any(1).expand(batch, keys)
+        else:  # a mask without samples says nothing of their padding
+            return None
+        return None if bool(seen.all()) else seen
+
+    def tokens_that_are_padding(self) -> Tensor | None:
+        """(batch, tokens), True where queries and keys are the same tokens and none sees this one.
+
+        Not where others do not see themselves either: there the mask hides each token from itself.
+        """
+        seen = self.tokens_seen()
+        if seen is None:
+            return None
+        if self.logits is not None:
+            own = self.logits.diagonal(dim1=2, dim2=3).amax(1)
+            themselves = own > self.logits.amax((1, 2, 3))[:, None] - _APART
+        else:
+            themselves = self._pairs_kept().diagonal(dim1=2, dim2=3).any(1)
+        return None if bool((seen & ~themselves).any()) else ~seen
+
+    def _pairs_kept(self) -> Tensor:
+        """(batch, heads or 1, queries, keys), what the mask leaves."""
+        assert self.keep is not None
+        _, _, queries, keys = self.shape
+        pairs = self.keep.expand(-1, -1, queries, keys)
+        return pairs & torch.ones_like(pairs[0, 0]).tril() if self.causal else pairs
 
     def keys_seen(self, asks: Tensor) -> Tensor:
         """(batch, keys): which keys some query of those that ask, (batch, queries), sees."""

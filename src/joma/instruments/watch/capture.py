@@ -138,8 +138,8 @@ class AttentionMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                         self.candidates.add(str(func), scores, copy, given["dim"], result, place)
                     return
                 call = fused_call(str(func), given) if kind == "fused" else _kernel_call(str(func), given)
-                if kind == "kernel":
-                    call = self.lineage.told(call, given["query"], given["key"])
+                query = given["src"] if "src" in given else given["query"]
+                call = self.lineage.told(call, query, given.get("key", query))
                 report.attention(call, self.observer.place())
         except InputError as error:
             report.opaque(str(func), str(error))

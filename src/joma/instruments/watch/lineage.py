@@ -123,9 +123,13 @@ class Lineage:
         if name in _ROWS_OF:
             at = _ROWS_OF[name]
             rows = self.of(operands[at]) if len(operands) > at else PARAMETERS
+            sources = rows.sources
+            if name == "aten::embedding" and sources:  # encoder and decoder may be given the same ids
+                self._inputs += 1
+                sources = sources | {self._inputs}
             for made in tensors((result,)):
                 channels = _channel(made, _CHANNEL_OF[name]) if name in _CHANNEL_OF else ()
-                self._keep(made, Origin(rows.sources, weights=rows.weights, channels=channels))
+                self._keep(made, Origin(sources, weights=rows.weights, channels=channels))
             return None
         origins = [self.of(operand) for operand in operands]
         for made in tensors((result,)):
@@ -246,8 +250,9 @@ def _merged(made: Tensor, operands: list[Tensor], origins: list[Origin]) -> Orig
     chosen = pairs or range(len(operands))
     channels, widths = _carried(made, [operands[i] for i in chosen], [origins[i] for i in chosen])
     return Origin(
-        frozenset().union(*(origin.sources for origin in origins)),
-        frozenset().union(*(origin.columns for origin in origins)),
+        # A mask that is added to scores has no part in whose they are.
+        frozenset().union(*(origins[i].sources for i in chosen)),
+        frozenset().union(*(origins[i].columns for i in chosen)),
         pair=bool(pairs),
         channels=channels,
         widths=widths,

@@ -50,6 +50,17 @@ class _Padding:
     """How many tokens the module was given: fewer than the mask's length where a cache holds the others."""
 
 
+@dataclass(frozen=True)
+class _Stream:
+    """Tokens that asked themselves."""
+
+    sources: frozenset[int]
+    shape: tuple[int, int]
+    """Samples and tokens."""
+    rows: Tensor | None
+    """True for tokens that are not padding; None: none is."""
+
+
 @dataclass
 class _Running:
     name: str
@@ -67,6 +78,8 @@ class Place:
     module: nn.Module | None
     running: tuple[_Running, ...] = ()
     """Outermost first."""
+    streams: list[_Stream] = field(default_factory=list)
+    """What tokens were seen to be padding in this pass, in the order seen."""
 
     def split(self, size: int, queries: int, keys: int) -> int:
         """How many heads are in an axis that holds batch and heads: its size over that of the batch.
@@ -96,12 +109,50 @@ class Place:
     def valid_rows(self, call: AttentionCall) -> tuple[Tensor | None, str]:
         """Which query rows are no padding, (batch, queries), or None for all; and what to say of that.
 
-        The innermost padding mask counts that speaks of the queries: it is that of the tokens that queries
-        and keys both go back to, has their number, and the call hides its padding from the others. With a
-        cache the queries are the last of the mask's tokens.
+        Where tokens ask themselves, padding is what a mask given to a module around says if the call hides it
+        (``_told``), and otherwise the tokens that no query sees. Where they ask others, it is what they
+        last were when they asked themselves.
 
         Raises:
             InputError: the batch of the call is not that of the mask.
+        """
+        batch, _, queries, keys = call.shape
+        if call.padding is not None:
+            rows: Tensor | None = ~call.padding
+            self._note(call, rows)
+            return rows, ""
+        rows, others = self._told(call)
+        if rows is not None:
+            self._note(call, rows)
+            return rows, ""
+        if call.among_themselves:
+            padding = call.tokens_that_are_padding()
+            rows = None if padding is None else ~padding
+            self._note(call, rows)
+        else:
+            for stream in reversed(self.streams):
+                if stream.sources & call.asking and stream.shape == (batch, queries):
+                    return stream.rows, ""
+        if rows is None and not others and call.asking == call.answering and queries != keys:
+            seen = call.tokens_seen() if call.asking else None
+            others = 0 if seen is None else keys
+        remark = (
+            f"all rows count, padding too: {queries} ask at a time, and the padding mask speaks of {others} "
+            "tokens"
+        )
+        return rows, remark if others and rows is None else ""
+
+    def _note(self, call: AttentionCall, rows: Tensor | None) -> None:
+        batch, _, queries, _ = call.shape
+        if call.among_themselves:
+            self.streams.append(_Stream(call.asking, (batch, queries), rows))
+
+    def _told(self, call: AttentionCall) -> tuple[Tensor | None, int]:
+        """The rows that a padding mask around leaves, or the number of tokens of one that does not fit.
+
+        The innermost mask counts that speaks of the queries: it is that of the tokens that queries and keys
+        both go back to, has their number, and the call hides its padding from the others. With a cache the
+        queries are the last of the mask's tokens.
         """
         batch, _, queries, keys = call.shape
         others = 0
@@ -113,23 +164,15 @@ class Place:
                 cached = queries < length <= keys and padding.tokens == queries
                 if not cached and not (queries == length and (length <= keys or not call.positions)):
                     if (blocks := _blocks(padding.rows, call)) is not None:
-                        return blocks, ""
+                        return blocks, 0
                     others = others or length
                     continue
                 rows = self._of_batch(padding.rows, batch)
                 asks = rows[:, length - queries :]
                 answers = nn.functional.pad(rows, (0, max(keys - length, 0)), value=True)
                 if not call.positions or call.hides(asks, answers):
-                    return asks, ""
-        if (others or isinstance(self.module, nn.MultiheadAttention)) and call.among_themselves:
-            seen = call.tokens_seen()
-            if seen is not None:
-                return seen, ""
-        remark = (
-            f"all rows count, padding too: {queries} ask at a time, and the padding mask speaks of {others} "
-            "tokens"
-        )
-        return None, remark if others else ""
+                    return asks, 0
+        return None, others
 
     def _of_batch(self, rows: Tensor, batch: int) -> Tensor:
         if len(rows) == 1 or batch == len(rows):
@@ -175,6 +218,7 @@ class Owners:
         self.started, self.ended = started, ended
         self.lineage = lineage
         self.running: list[_Running] = []
+        self.streams: list[_Stream] = []
         self.entered: dict[str, nn.Module] = {}
         self._handles: list[RemovableHandle] = []
         self._thread = 0
@@ -220,6 +264,7 @@ class Owners:
         if name is None or not self.here:
             return
         if not self.running:
+            self.streams = []
             self.started(module)
         shapes = _shapes(args)
         for running in self.running[-1:]:
@@ -242,7 +287,7 @@ class Owners:
         running = tuple(one for one in self.running if not isinstance(one.module, nn.Softmax | nn.Dropout))
         if not running:
             return Place(OUTSIDE, None)
-        return Place(running[-1].name, running[-1].module, running)
+        return Place(running[-1].name, running[-1].module, running, self.streams)
 
     def named(self, module: nn.Module) -> str | None:
         """A module's name in the model; None for a stranger."""

@@ -49,9 +49,10 @@ def watch(
     while it is watched (``torch.compiler.set_stance("force_eager")``), so there the outputs are those
     of the uncompiled model. The repeated forward pass of gradient checkpointing is not counted.
 
-    Padding is left out: query rows that the model's ``attention_mask`` (``decoder_attention_mask``,
-    ``src_key_padding_mask``, ...) marks as padding, and rows that see no key at all, enter no average.
-    A model that is told its padding in another way averages over it.
+    Padding is left out: rows of tokens that no query sees, the token's own neither, however the model was
+    told of them (a mask of any name, lengths, a dictionary); the same tokens where they ask others (cross
+    attention); and rows that see no key at all. A mask that hides no key is taken for padding if it is an
+    ``attention_mask`` (``decoder_attention_mask``, ``src_key_padding_mask``, ...).
 
     Args:
         model: any module; transformers' models, ``nn.MultiheadAttention``, plain
@@ -217,8 +218,6 @@ class Watch:
             return None
         try:
             rows, remark = place.valid_rows(call)
-            if call.padding is not None:
-                rows = ~call.padding if rows is None else rows & ~call.padding
             result = measure(
                 call,
                 self.statistics,
