@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from joma.core.errors import UnfinishedError
+
 _MMAP_THRESHOLD = -3
 _LARGE = 4 << 20
 """Bytes."""
@@ -22,6 +24,27 @@ def hand_back() -> None:
     if arrow := sys.modules.get("pyarrow"):  # not imported for this
         arrow.default_memory_pool().release_unused()
     _glibc("malloc_trim", 0)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error of Python, NumPy or PyTorch says that memory ran out."""
+    if isinstance(error, MemoryError):
+        return True
+    torch = sys.modules.get("torch")  # what has not been imported has raised nothing
+    if torch is not None and isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+@contextmanager
+def enough_memory(what: str) -> Iterator[None]:
+    """Running out of memory as an UnfinishedError that says ``what``: the size, and what to do."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UnfinishedError(f"out of memory {what}") from error
 
 
 @contextmanager

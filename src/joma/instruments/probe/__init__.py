@@ -69,6 +69,11 @@ class ProbeRun(Instrument):
                     "probe: --text FILE is required, or --string, or --weights for the weights alone."
                 )
             super().check_complete()
+        elif (self.null, self.seed) != ("untrained", 0):
+            raise InputError(
+                f"probe: --{'seed' if self.seed else 'null'} belongs to an untrained network beside a model "
+                "that reads a text, and --weights draws none; leave it out."
+            )
         elif (self.sections, self.statistics, self.heads, self.rows) != (None,) * 4 or (
             replace(self.reading, model="", device="auto") != Reading()
         ):

@@ -78,6 +78,7 @@ def probe(
     rows: float | None = None,
     attention_matrices: bool = False,
     null: str = "untrained",
+    seed: int = 0,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype | None = None,
     trust_remote_code: bool = False,
@@ -113,6 +114,7 @@ def probe(
         null: ``untrained``: the joint dynamics of a network of the model's shape with weights drawn anew are
             measured beside, on a quarter of the windows and without shuffles (table
             ``untrained_joint_dynamics``); or ``none``.
+        seed: of the weights drawn anew, and of the shuffles of the joint dynamics.
         progress: shows bars and keeps finished sections; by default bars alone.
 
     Raises:
@@ -164,7 +166,7 @@ def probe(
         ),
         "coherence": lambda: CoherenceSection(reading.anatomy, reading.batches, layers=chosen),
         "joint_dynamics": lambda: JointDynamicsSection(
-            reading.anatomy, reading.batches, layers=chosen, heads=heads
+            reading.anatomy, reading.batches, layers=chosen, heads=heads, seed=seed
         ),
         "salience": lambda: SalienceSection(reading.anatomy, reading.batches, layers=chosen),
     }
@@ -181,7 +183,7 @@ def probe(
         return {"ranks": table}
 
     def untrained() -> dict[str, pandas.DataFrame]:
-        fresh = untrained_copy(reading.module, seed=0)
+        fresh = untrained_copy(reading.module, seed=seed)
         batches = progress.track(_quarter(reading.windows), "joint dynamics, untrained")
         # It is a null itself: its index is compared, and needs neither shuffles nor ranks.
         table = joint_dynamics(fresh, batches, layers=chosen, heads=heads, draws=0, rank_every=0)

@@ -28,6 +28,7 @@ def run(settings: ProbeRun, progress: Progress) -> dict[str, pd.DataFrame]:
         rows=settings.rows,
         attention_matrices=settings.attention_matrices,
         null=settings.null,
+        seed=settings.seed,
         progress=progress,
     ).tables
 

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from joma.core.errors import InputError, UnfinishedError
+from joma.core.errors import InputError, JomaError, UnfinishedError, first_line
+from joma.core.memory import is_out_of_memory
 from joma.instruments.reading.ready import ReadyBatch
 from joma.instruments.reading.texts import TokenBatch
 
@@ -30,7 +31,7 @@ def run_batch(model: nn.Module, batch: TokenBatch, *, logits: bool = False) -> O
 
     Raises:
         InputError: padding for a model that takes no mask, tokens for one that takes none, inputs that it
-            does not take.
+            does not take; and any error of the model itself, in its words.
         UnfinishedError: out of memory.
     """
     device = device_of(model)
@@ -53,13 +54,25 @@ def run_batch(model: nn.Module, batch: TokenBatch, *, logits: bool = False) -> O
     arguments = (given.pop(""),) if "" in given else ()
     try:
         output: Output = model(*arguments, **given)
-    except (RuntimeError, MemoryError) as error:
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+    except JomaError:
+        raise
+    except Exception as error:  # of the user's model
+        if is_out_of_memory(error):
             raise UnfinishedError(
                 f"out of memory in a batch of {tuple(batch.tokens.shape)} tokens; lower batch_tokens, or the "
                 "length of the windows."
             ) from error
-        raise
+        ready = isinstance(batch, ReadyBatch)
+        advice = (
+            "mend the inputs in batches"
+            if ready
+            else "give its inputs ready: joma.probe(model, batches=[{...}])"
+        )
+        raise InputError(
+            f"{type(inner).__name__} cannot read {'this batch' if ready else 'tokens alone'} "
+            f"({type(error).__name__}: {first_line(error)}); its inputs are {', '.join(parameters)}. If they "
+            f"are not the fault, mend the model; otherwise {advice}."
+        ) from error
     return output
 
 

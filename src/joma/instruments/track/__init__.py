@@ -76,9 +76,27 @@ class TrackRun(Instrument):
         return "values"
 
     def lacking(self, tables: Mapping[str, pandas.DataFrame]) -> list[str]:
-        """The checkpoints that could not be measured, each with the reason."""
+        """The checkpoints that could not be measured, each with the reason; and series that do not meet."""
         notes = tables["notes"]
-        return list(notes[notes["lost"]]["text"])
+        lost = list(notes[notes["lost"]]["text"])
+        if self.against and tables["beside"].empty:
+            lost.append(self._apart(tables["values"]))
+        return lost
+
+    def _apart(self, values: pandas.DataFrame) -> str:
+        """Why nothing of two series was laid side by side."""
+        ranges = []
+        for series, name in (("A", self.heading().partition(" along")[0]), ("B", self.against)):
+            own = values[(values["series"] == series) & values["value"].notna()][self.align].dropna()
+            span = (
+                f"has {self.align} {own.min():g} to {own.max():g}" if len(own) else f"tells no {self.align}"
+            )
+            ranges.append(f"{name} {span}")
+        return (
+            f"nothing was laid side by side by --align {self.align}: {' and '.join(ranges)}; their measured "
+            "matrices must have common names and a common range: give another --align (step, tokens "
+            "or loss), or other checkpoints."
+        )
 
     def check_complete(self) -> None:
         """Raises InputError where no series is named."""

@@ -1,7 +1,7 @@
 """Which axes of a softmax's scores are queries, heads and batch: from the product they enter, and the run.
 
-An axis of scores may hold several: batch and heads as one, heads and queries as one, all rows in one. It is cut
-where the product's factor has dimensions of its own, and where a feature axis was cut into heads
+An axis of scores may hold several: batch and heads as one, heads and queries as one, all rows in one. It is
+cut where the product's factor has dimensions of its own, and where a feature axis was cut into heads
 (``joma.instruments.watch.lineage``). Queries are what makes the product's own rows; heads are parts of the
 feature axis whose rest the product of queries and keys summed over; the others are the batch.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 from torch import Tensor
@@ -36,16 +37,27 @@ class Scores(Protocol):
     """Softmaxes that enter a product as one tensor."""
 
     @property
-    def members(self) -> Sequence[Scored]: ...
+    def members(self) -> Sequence[Scored]:
+        """One by one."""
+
     @property
-    def dim(self) -> int: ...
+    def dim(self) -> int:
+        """The keys' axis."""
+
     @property
-    def sizes(self) -> tuple[int, ...]: ...
+    def sizes(self) -> tuple[int, ...]:
+        """Of their axes, together."""
+
     @property
-    def strides(self) -> Strides | None: ...
+    def strides(self) -> Strides | None:
+        """Of the axes in the product's factor; None where that is not known."""
+
     @property
-    def at(self) -> int | None: ...
-    def memory_of_scores(self) -> tuple[Strides, int]: ...
+    def at(self) -> int | None:
+        """The axis along which they are stacked."""
+
+    def memory_of_scores(self) -> tuple[Strides, int]:
+        """The strides of the axes where the scores were computed, and the offset there."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +132,7 @@ class Axes:
                     bounds.append(cut)
             if size == 1:
                 bounds = [1, 1]
-            for inner, outer in reversed(list(zip(bounds, bounds[1:], strict=False))):
+            for inner, outer in reversed(list(pairwise(bounds))):
                 dim = covering(factor, stride * inner) if stride and size > 1 else None
                 parts.append(
                     Part(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from joma.core.errors import InputError
-from joma.measures.attention.visible_keys import additive
+from joma.measures.attention.visible_keys import additive, swamped
 
 Route = Literal["registry", "kernel", "fused", "softmax"]
 
@@ -82,7 +82,7 @@ class AttentionCall:
 
     def tokens_seen(self) -> Tensor | None:
         """(batch, keys), False for tokens that no query of their sample sees; None where all are seen."""
-        batch, _, queries, keys = self.shape
+        batch, _, _, keys = self.shape
         if self.logits is not None:
             best = self.logits.amax((1, 2))
             seen = best > best.amax(-1, keepdim=True) - _APART
@@ -113,6 +113,15 @@ class AttentionCall:
         _, _, queries, keys = self.shape
         pairs = self.keep.expand(-1, -1, queries, keys)
         return pairs & torch.ones_like(pairs[0, 0]).tril() if self.causal else pairs
+
+    def heads_second(self) -> AttentionCall:
+        """A call of queries and keys whose heads stand before the batch, in the order of all calls."""
+        turned = {
+            name: tensor.transpose(0, 1)
+            for name in ("query", "key", "keep", "bias")
+            if isinstance(tensor := getattr(self, name), Tensor) and tensor.ndim == 4
+        }
+        return replace(self, **turned)
 
     def keys_seen(self, asks: Tensor) -> Tensor:
         """(batch, keys): which keys some query of those that ask, (batch, queries), sees."""
@@ -198,8 +207,11 @@ def split_mask(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         raise InputError(f"an attention mask of dtype {mask.dtype} is neither bool nor floating point.")
     low = mask <= _MASK_CONSTANT
     if bool(((mask == 0) | low).all()) and (not bool(low.any()) or _only_hides(mask)):
+        own = low.all(-1, keepdim=True) & (mask.amax(-1, keepdim=True) > swamped(mask.dtype))
+        if bool(own.any()):  # rows of one number, which leaves the scores as they are
+            return ~low | own, mask.masked_fill(~own, 0.0)
         return (~low if bool(low.any()) else None), None
-    keep, bias = additive(mask, mask=True)
+    keep, bias = additive(mask)
     return (None if bool(keep.all()) else keep), bias
 
 

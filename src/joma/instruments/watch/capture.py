@@ -1,10 +1,11 @@
 """Every softmax attention that PyTorch computes, seen as it is computed: the dispatch mode.
 
 A ``TorchDispatchMode`` sits below autograd and sees each operation of the dispatcher with its
-tensors. Three kinds of operation are attention:
+tensors. Four kinds of operation are attention:
 
 * *kernel*: the scaled-dot-product kernels (flash, memory-efficient, cuDNN; the undivided operation
   under ``inference_mode``), which are handed queries and keys;
+* *flex*: ``flex_attention``, which is handed queries, keys, and functions that change and hide scores;
 * *fused*: the fast paths of ``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer``, one
   operation that is handed hidden states and weights (``joma.instruments.watch.fused`` projects them);
 * *softmax*: code that builds the scores itself. A softmax is taken for attention when its
@@ -29,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from joma.core.errors import InputError
 from joma.instruments.watch.call import AttentionCall, scaled_dot_product_call
 from joma.instruments.watch.candidates import Candidates, Report
+from joma.instruments.watch.flex import flex_call
 from joma.instruments.watch.fused import fused_call
 from joma.instruments.watch.lineage import Lineage
 from joma.instruments.watch.owners import Place, in_backward
@@ -84,8 +86,15 @@ class AttentionMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kind = _KINDS.setdefault(func, kind_of(func))
         if not isinstance(func, OpOverload) or in_backward():
             result = func(*args, **kwargs)
-            if kind == "opaque" and self.observer.active():
+            if kind == "flex" and self.observer.active() and not in_backward():
+                with unobserved():
+                    call = flex_call(*args, **kwargs)
+                    call = self.lineage.told(call, args[0], args[1])
+                    self.observer.report.attention(call, self.observer.place())
+            elif kind == "opaque" and self.observer.active():
                 self.observer.report.opaque(str(func), "an operation that cannot be opened")
+            if kind == "flex" and isinstance(result, tuple):
+                self.lineage.follow("aten::scaled_dot_product_attention", args[:1], result[0])
             return result
         copy = self._before(kind, func, args, kwargs)
         result = func(*args, **kwargs)
@@ -138,6 +147,8 @@ class AttentionMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                         self.candidates.add(str(func), scores, copy, given["dim"], result, place)
                     return
                 call = fused_call(str(func), given) if kind == "fused" else _kernel_call(str(func), given)
+                if kind == "kernel" and self.lineage.heads_first(given["query"]):
+                    call = call.heads_second()
                 query = given["src"] if "src" in given else given["query"]
                 call = self.lineage.told(call, query, given.get("key", query))
                 report.attention(call, self.observer.place())
@@ -184,9 +195,11 @@ _KINDS: dict[Any, str] = {}
 
 
 def kind_of(func: Any) -> str:
-    """``kernel``, ``fused``, ``softmax``, ``product``, ``opaque`` (looks like attention) or ``plain``."""
+    """``kernel``, ``fused``, ``softmax``, ``product``, ``flex``, ``opaque`` (looks like attention) or ``plain``."""
     if not isinstance(func, OpOverload):
-        name = str(func)  # a higher-order operation, such as flex_attention
+        name = str(func)  # a higher-order operation
+        if name == "flex_attention":
+            return "flex"
         return "opaque" if "attention" in name else "plain"
     namespace, _, name = func._schema.name.partition("::")
     if namespace == "aten" and name in _NAMED_KINDS:

@@ -3,8 +3,8 @@
 Of every tensor that the dispatch mode sees made, three things are kept: which inputs its positions go back
 to (queries and keys with a common one are the same tokens), whether parameters alone made it, and
 which of its axes are channels, that is rows of a weight matrix. A softmax over channels (features, experts,
-slots, codes) is no attention. An axis of scores that is a part of a feature axis holds heads, also where it is
-merged with the batch: an axis keeps its range of strides through views, copies and products.
+slots, codes) is no attention. An axis of scores that is a part of a feature axis holds heads, also where it
+is merged with the batch: an axis keeps its range of strides through views, copies and products.
 """
 
 from __future__ import annotations
@@ -104,6 +104,15 @@ class Lineage:
     def mix(self, tensor: Tensor, softmax: Hashable) -> None:
         """Say whose probabilities weighed the rows of a tensor."""
         self._keep(tensor, replace(self.of(tensor), mixed=softmax))
+
+    def heads_first(self, query: Tensor) -> bool:
+        """Whether queries are (heads, batch, tokens, size): the first axis is part of the features."""
+        origin = self.of(query)
+        ranges = (*origin.channels, *origin.widths)
+        whole = [
+            (1, size) in parts_of(query.stride(dim), size, ranges) for dim, size in enumerate(query.shape)
+        ]
+        return query.ndim == 4 and whole[0] and not whole[1]
 
     def told(self, call: AttentionCall, query: Tensor, key: Tensor) -> AttentionCall:
         """A call that knows the inputs of its queries and keys."""

@@ -208,7 +208,7 @@ def _masks(
         elif array.dtype in _FLOATS:
             if bool((array.isnan() | array.isposinf()).any()):
                 raise InputError(f"attention_entropy: {name} holds NaN or +inf; use -inf to hide a key.")
-            kept, rest = additive(array, mask=name == "mask")
+            kept, rest = additive(array)
         else:
             raise InputError(
                 f"attention_entropy: {name} is {array.dtype}; give bool (True = seen) or floats to be added."

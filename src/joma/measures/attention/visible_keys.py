@@ -126,22 +126,22 @@ def hidden_scores(values: Tensor) -> Tensor:
     """Where scores or what is added to them say that a key is hidden, (..., keys) bool.
 
     -inf and the least numbers of the dtype hide, and so does what lies ``MASKED_BELOW`` both below 0 and
-    below the row's largest. A whole row so low only has low scores of its own.
+    below the row's largest. A whole row is hidden where it is so low that the dtype holds no differences of
+    scores there (``swamped``); above that it has low scores of its own.
     """
     top = values.amax(-1, keepdim=True)
     far = (values <= MASKED_BELOW) & (values <= top + MASKED_BELOW)
-    return far | (values <= 0.99 * torch.finfo(values.dtype).min)
+    return far | (values <= 0.99 * torch.finfo(values.dtype).min) | (top <= swamped(values.dtype))
 
 
-def additive(values: Tensor, *, mask: bool = False) -> tuple[Tensor, Tensor | None]:
-    """Split a float mask or bias into what it keeps (bool) and what it adds (None where all zeros).
+def swamped(dtype: torch.dtype) -> float:
+    """A number so far below 0 that its neighbours in the dtype are 8 away; scores added to it are lost."""
+    return min(MASKED_BELOW, -8 / torch.finfo(dtype).eps)
 
-    Of a ``mask``, a row of one and the same number far below 0 hides its query from every key.
-    """
+
+def additive(values: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Split a float mask or bias into what it keeps (bool) and what it adds (None where all zeros)."""
     hidden = hidden_scores(values)
-    if mask:
-        top = values.amax(-1, keepdim=True)
-        hidden = hidden | ((top <= MASKED_BELOW) & (top == values.amin(-1, keepdim=True)))
     rest = values.masked_fill(hidden, 0.0)
     return ~hidden, rest if bool(rest.any()) else None
 

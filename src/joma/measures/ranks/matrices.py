@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from joma.core.errors import InputError
+from joma.core.memory import enough_memory
 from joma.measures.tensors import Numbers, dense
 
 
@@ -23,7 +24,8 @@ def dense_weight(weight: Numbers, where: str) -> Tensor:
         InputError: not a matrix, no entries, no values (a tensor of the meta device, a masked array),
             integers (packed or unscaled quantised values) or complex numbers.
     """
-    tensor = dense(where, "the weight", weight).detach()
+    with enough_memory(f"in {where} on unpacking a weight; move it to the CPU, or give one at a time."):
+        tensor = dense(where, "the weight", weight).detach()
     if tensor.numel() == 0 and hasattr(weight, "ds_shape"):
         raise InputError(
             f"{where}: this parameter is empty here because ZeRO-3 keeps it elsewhere (its shape is "
@@ -39,7 +41,18 @@ def dense_weight(weight: Numbers, where: str) -> Tensor:
             f"{where}: a weight of type {tensor.dtype} is not real floating point; dequantise it first "
             "(packed integers without their scales are not the weight)."
         )
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+    if tensor.dtype in (torch.float32, torch.float64):
+        return tensor
+    with enough_memory(out_of_memory(tensor, where)):
+        return tensor.float()
+
+
+def out_of_memory(tensor: Tensor, where: str) -> str:
+    """What to say, after "out of memory", of a weight that does not fit twice."""
+    return (
+        f"in {where} of a weight of shape {tuple(tensor.shape)} on {tensor.device}; its computation takes "
+        "float64 copies: give one matrix at a time, move it to the CPU, or close what else uses memory."
+    )
 
 
 def refuse_unusable(matrix: Tensor, where: str) -> None:

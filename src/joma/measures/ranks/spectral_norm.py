@@ -15,9 +15,10 @@ from torch import Tensor
 
 from joma.core.arguments import number
 from joma.core.errors import InputError
+from joma.core.memory import enough_memory
 from joma.core.threads import by_work
 from joma.measures.ranks.golub_kahan import Array, error_estimate, largest_triplet, like
-from joma.measures.ranks.matrices import dense_weight, refuse_unusable
+from joma.measures.ranks.matrices import dense_weight, out_of_memory, refuse_unusable
 from joma.measures.tensors import Numbers
 
 _FULL_SPECTRUM_ENTRIES = 2**17
@@ -84,7 +85,8 @@ def spectral_norm_estimate(
     tolerance = checked_tolerance(rtol, certify, where)
     if not bool(tensor.any()):
         return SpectralNorm(0.0, 0.0, True, 0.0, 0.0, 0)
-    return matrix_norm(tensor, tolerance, certify, where)
+    with enough_memory(out_of_memory(tensor, where)):
+        return matrix_norm(tensor, tolerance, certify, where)
 
 
 def checked_tolerance(rtol: float | None, certify: bool, where: str) -> float:

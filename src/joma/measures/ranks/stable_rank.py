@@ -13,7 +13,8 @@ from torch import Tensor
 
 from joma.core.arguments import Array
 from joma.core.errors import InputError
-from joma.measures.ranks.matrices import dense_weight, refuse_unusable
+from joma.core.memory import enough_memory
+from joma.measures.ranks.matrices import dense_weight, out_of_memory, refuse_unusable
 from joma.measures.ranks.spectral_norm import SpectralNorm, checked_tolerance, matrix_norm
 from joma.measures.tensors import Numbers
 
@@ -83,7 +84,8 @@ def stable_rank_estimate(
         raise InputError(
             f"{where} takes one matrix, not a batch of shape {tuple(matrix.shape)}; call it for each."
         )
-    return _estimate(matrix, checked_tolerance(rtol, certify, where), certify, where)
+    with enough_memory(out_of_memory(matrix, where)):
+        return _estimate(matrix, checked_tolerance(rtol, certify, where), certify, where)
 
 
 def effective_rank(weight: Numbers, *, where: str = "effective_rank") -> float | Array:
@@ -108,12 +110,13 @@ def effective_rank(weight: Numbers, *, where: str = "effective_rank") -> float |
 
 
 def _each(tensor: Tensor, where: str, measure: Callable[[Tensor, str], float]) -> float | Array:
-    if tensor.ndim == 2:
-        return measure(tensor, where)
-    result = np.empty(tensor.shape[:-2])
-    for index in np.ndindex(result.shape):
-        result[index] = measure(tensor[index], f"{where} of matrix {list(index)}")
-    return result
+    with enough_memory(out_of_memory(tensor, where)):
+        if tensor.ndim == 2:
+            return measure(tensor, where)
+        result = np.empty(tensor.shape[:-2])
+        for index in np.ndindex(result.shape):
+            result[index] = measure(tensor[index], f"{where} of matrix {list(index)}")
+        return result
 
 
 def _estimate(matrix: Tensor, tolerance: float, certify: bool, where: str) -> StableRank:
