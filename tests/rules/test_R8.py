@@ -20,7 +20,7 @@ import joma
 from joma.core.errors import InputError
 
 SOURCE = "\n".join(path.read_text() for path in Path(joma.__file__).parent.rglob("*.py"))
-FEW = settings(max_examples=12, deadline=None)
+FEW = settings(max_examples=6, deadline=None)
 
 names = st.text(string.ascii_lowercase, min_size=7, max_size=12).map(lambda name: f"{name}_")
 
@@ -62,7 +62,7 @@ class Own(nn.Module):
         return 2 * query, key
 
     def forward(self, x: Tensor) -> Tensor:
-        (query, key), (batch, length, _), h = self.scores(x, x), x.shape, self.count
+        (query, key), h = self.scores(x, x), self.count
         if self.how == "merged":
             query, key = query.flatten(0, 1), key.flatten(0, 1)
         if self.how in ("heads first", "kernel, heads first"):
@@ -141,7 +141,7 @@ def test_slices_that_mix_the_heads_of_two_samples_are_refused() -> None:
             pairs = zip((query @ key.mT).split(3), key.split(3), strict=True)
             return torch.cat([one.softmax(-1) @ other for one, other in pairs])
 
-    with pytest.raises(InputError, match="cut batch and heads evenly|Cut the heads evenly"):
+    with pytest.raises(InputError, match=r"(cut batch and heads|Cut the heads) evenly"):
         seen(Ragged(4, 3, "ragged"), torch.randn(3, 5, 12))
 
 

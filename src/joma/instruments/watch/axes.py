@@ -165,8 +165,8 @@ class Axes:
         """
         if self.ragged:
             raise InputError(
-                "a slice of the scores ends in the midst of a sample's heads, so which head is whose cannot be "
-                "kept; cut batch and heads evenly."
+                "a slice of the scores ends in the midst of a sample's heads, so which head is whose cannot "
+                "be kept; cut batch and heads evenly."
             )
         asking = self._queries(scored, keys)
         others = [part for part in self.parts if part not in asking]

@@ -195,7 +195,7 @@ _KINDS: dict[Any, str] = {}
 
 
 def kind_of(func: Any) -> str:
-    """``kernel``, ``fused``, ``softmax``, ``product``, ``flex``, ``opaque`` (looks like attention) or ``plain``."""
+    """``kernel``, ``fused``, ``softmax``, ``product``, ``flex``, ``opaque`` (looks like one) or ``plain``."""
     if not isinstance(func, OpOverload):
         name = str(func)  # a higher-order operation
         if name == "flex_attention":
