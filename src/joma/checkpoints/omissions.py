@@ -2,10 +2,65 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+
 import pandas
+
+from joma.checkpoints.families.matrices import Matrix
+from joma.checkpoints.families.names import Place, canonical
 
 OMITTED = "omitted"
 """The metric of rows that stand for a tensor that was not measured: its name stands in ``matrix``."""
+
+
+NAMED_FROM = 0.01
+"""Tensors of one kind that hold this share of a checkpoint's parameters are named if nothing tells what they
+are."""
+_NUMBER = re.compile(r"\d+")
+_NAMED = 3
+
+
+def kind_of(name: str) -> str:
+    """A tensor's name without its numbers: those of all layers have the same."""
+    return _NUMBER.sub("*", canonical(name))
+
+
+def unmeasured(
+    names: Collection[str], sizes: Mapping[str, int], places: Mapping[str, Place], matrices: Iterable[Matrix]
+) -> set[str]:
+    """Which tensors of no known role must be named.
+
+    Those that with all others of their kind hold one percent of the parameters; and those that stand in a
+    layer without a matrix that other layers of its stack have, where no complete layer has one of their kind.
+    """
+    total = sum(sizes.values()) or 1
+    by_kind: dict[str, int] = defaultdict(int)
+    for name in names:
+        by_kind[kind_of(name)] += sizes[name]
+    held: dict[str, dict[int | None, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for matrix in matrices:
+        if matrix.layer is not None:
+            held[matrix.tower][matrix.layer].add(matrix.role)
+    layers: dict[str, set[int | None]] = defaultdict(set)
+    for name in names:
+        layers[places[name].stack].add(places[name].layer)
+    incomplete: set[tuple[str, int | None]] = set()
+    for stack, roles in held.items():
+        usual = set.union(*roles.values())
+        incomplete |= {
+            (stack, layer)
+            for layer in layers[stack] | set(roles)
+            if layer is not None and usual - roles.get(layer, set())
+        }
+    ordinary = {kind_of(name) for name in names if (places[name].stack, places[name].layer) not in incomplete}
+    return {
+        name
+        for name in names
+        if by_kind[kind_of(name)] >= NAMED_FROM * total
+        or ((places[name].stack, places[name].layer) in incomplete and kind_of(name) not in ordinary)
+    }
 
 
 def left_out(table: pandas.DataFrame) -> str:
@@ -14,8 +69,19 @@ def left_out(table: pandas.DataFrame) -> str:
     if rows.empty:
         return ""
     by_reason = rows.groupby("reason", sort=False)["matrix"].agg(list)
-    named = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
+    named = "; ".join(f"{_named(names)} ({reason})" for reason, names in by_reason.items())
     return f"left out: {named}."
+
+
+def _named(names: Iterable[str]) -> str:
+    """The names; of many of one kind the first and how many there are."""
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        kinds[kind_of(name)].append(name)
+    return ", ".join(
+        f"{own[0]} and {len(own) - 1} more of its kind" if len(own) > _NAMED else ", ".join(own)
+        for own in kinds.values()
+    )
 
 
 def is_whole(table: pandas.DataFrame) -> bool:

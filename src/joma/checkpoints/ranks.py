@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from joma.checkpoints.adapters import Adapter, is_adapter, open_adapted
 from joma.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from joma.checkpoints.families.matrices import Matrix, sort_out
-from joma.checkpoints.families.names import locate
+from joma.checkpoints.families.names import Place, locate
 from joma.checkpoints.families.roles import ATTENTION_ROLES, MLP_ROLES, role_at
 from joma.checkpoints.formats.shard import Rooms
 from joma.checkpoints.in_memory import weights_of
-from joma.checkpoints.omissions import OMITTED, left_out
+from joma.checkpoints.omissions import OMITTED, left_out, unmeasured
 from joma.core.errors import InputError, nearest
 from joma.core.progress import Progress
 from joma.core.threads import by_work
@@ -29,8 +29,6 @@ from joma.measures.ranks.stable_rank import effective_rank, stable_rank_estimate
 STATISTICS = ("stable_rank", "spectral_norm", "effective_rank")
 ALL_ATTENTION = (*ATTENTION_ROLES, *(f"cross_{role}" for role in ATTENTION_ROLES))
 ROLES = (*MLP_ROLES, "upper", *ALL_ATTENTION, "embedding", "unembedding")
-NAMED_FROM = 0.01
-"""Tensors that hold this share of a checkpoint's parameters are named if nothing tells what they are."""
 
 
 class Row(TypedDict):
@@ -98,14 +96,15 @@ def probe_weights(
         role)``, metric, value, unit, error_bound, rows, columns, dtype`` (as
         stored)``, device, tensor, reason``. ``error_bound`` is proven with ``certify``, otherwise estimated;
         none for the effective rank. Then rows of metric ``omitted``, a warning for them too: what was asked
-        for and could not be read, and every tensor of at least one percent of the parameters of which no rule
-        says what it is. There ``matrix`` is the tensor's name, ``value`` its share of the parameters, and
+        for and could not be read or holds NaN or infinities; of the tensors of which no rule says what they
+        are those that stand where other layers have a measured matrix, and those that with all of their kind
+        hold one percent of the parameters; and copies of the weights beside them. There ``matrix`` is the tensor's name, ``value`` its share of the parameters, and
         ``reason`` says why; ``tensor`` is the name again where its role was asked for. A zero matrix has no
         stable rank: NaN, and the ``reason``.
 
     Raises:
         InputError: a checkpoint that cannot be read, no matrix that can be measured there, an unknown role,
-            statistic or layer, a weight that holds NaN or infinities (and where).
+            statistic or layer, NaN or infinities in every matrix (and where in the first).
 
     Examples:
         >>> model = Decoder(50, layers=2, width=16, hidden=32, heads=2)
@@ -184,19 +183,26 @@ def rank_rows(
     # As the shards hold them, so that each file is read once and in order.
     order = sorted(by_tensor, key=lambda name: _place(checkpoint, name))
     rows: dict[int, list[Row]] = {}
+    failed: dict[int, InputError] = {}
     rooms = Rooms() if rooms is None else rooms
     for name in (progress or Progress()).track(order, "weights", total=len(order)):
         with by_work(math.prod(checkpoint.weights[name].shape)):
             tensor = checkpoint.weight(name, rooms["now"])
             for number in by_tensor[name]:
-                weight = plan.matrices[number].take(tensor)
+                matrix = plan.matrices[number]
+                weight = matrix.take(tensor)
                 if weight.dtype in (torch.bfloat16, torch.float16):
                     weight = rooms["float now"].as_floats(weight)
-                rows[number] = _measure(
-                    checkpoint, plan.matrices[number], weight, statistics, rtol, certify, device
-                )
+                try:
+                    rows[number] = _measure(checkpoint, matrix, weight, statistics, rtol, certify, device)
+                except InputError as error:  # NaN or infinities: they cost this matrix alone
+                    failed[number] = error
+                    rows[number] = [_damaged(checkpoint, matrix, str(error), str(device))]
             del tensor
-    return [row for number in range(len(plan.matrices)) for row in rows[number]] + plan.omitted
+    if failed and len(failed) == len(plan.matrices):
+        raise next(iter(failed.values()))
+    measured = [row for n in range(len(plan.matrices)) if n not in failed for row in rows[n]]
+    return measured + [rows[number][0] for number in sorted(failed)] + plan.omitted
 
 
 def _opened(path: str | Path | nn.Module, adapter: Adapter) -> Checkpoint:
@@ -223,6 +229,7 @@ def _plan(checkpoint: Checkpoint, roles: set[str], layers: set[int] | None, devi
     weights = checkpoint.weights
     whole = {name: weight.shape for name, weight in weights.items() if not weight.problem}
     sorted_out = sort_out(whole, checkpoint.config)
+    places = {name: sorted_out.places.get(name) or locate(name) for name in weights}
     matrices = [m for m in _with_tied(sorted_out.matrices, checkpoint, roles) if m.role in roles]
     reasons = dict(sorted_out.unknown)
     asked: dict[str, str] = {}
@@ -243,12 +250,18 @@ def _plan(checkpoint: Checkpoint, roles: set[str], layers: set[int] | None, devi
                 f"{min(held, default=0)} to {max(held, default=0)}."
             )
         matrices = [m for m in matrices if m.layer in layers]
-    total = sum(math.prod(weight.shape) for weight in weights.values()) or 1
+    sizes = {name: math.prod(weight.shape) for name, weight in weights.items()}
+    total = sum(sizes.values()) or 1
+    named = unmeasured(reasons, sizes, places, matrices)
     omitted = [
-        _omitted(checkpoint, name, reason, math.prod(weights[name].shape) / total, name in asked, device)
+        _omitted(checkpoint, name, reason, sizes[name] / total, name in asked, device, places[name])
         for name, reason in {**asked, **reasons}.items()
-        if (name in asked or math.prod(weights[name].shape) >= NAMED_FROM * total)
-        and (layers is None or locate(name).layer in layers)
+        if (name in asked or name in named) and (layers is None or places[name].layer in layers)
+    ]
+    omitted += [
+        _aside(where, reason, count / total, device)
+        for where, (reason, count) in checkpoint.asides.items()
+        if layers is None
     ]
     return _Plan(matrices, omitted)
 
@@ -294,8 +307,31 @@ def _nothing(checkpoint: Checkpoint, roles: set[str], asked: Mapping[str, str]) 
     )
 
 
-def _omitted(checkpoint: Checkpoint, name: str, reason: str, share: float, asked: bool, device: str) -> Row:
-    place, weight = locate(name), checkpoint.weights[name]
+def _damaged(checkpoint: Checkpoint, matrix: Matrix, reason: str, device: str) -> Row:
+    """A matrix that holds no numbers to measure."""
+    shape = checkpoint.weights[matrix.tensor].shape
+    return {
+        **{"layer": matrix.layer, "stack": matrix.stack, "expert": matrix.expert, "matrix": matrix.tensor},
+        **{"metric": OMITTED, "value": math.nan, "unit": "of the parameters", "error_bound": None},
+        **{"rows": shape[-2], "columns": shape[-1], "dtype": checkpoint.weights[matrix.tensor].dtype},
+        **{"device": device, "tensor": matrix.tensor, "reason": reason.rstrip(".")},
+    }  # type: ignore[typeddict-item]
+
+
+def _aside(where: str, reason: str, share: float, device: str) -> Row:
+    """What lies beside the weights as a whole and was not taken for them."""
+    return {
+        **dict.fromkeys(("layer", "error_bound")),
+        **dict.fromkeys(("stack", "expert", "dtype", "tensor"), ""),
+        **{"matrix": where, "metric": OMITTED, "value": share, "unit": "of the parameters"},
+        **{"rows": 0, "columns": 0, "device": device, "reason": reason},
+    }  # type: ignore[typeddict-item]
+
+
+def _omitted(
+    checkpoint: Checkpoint, name: str, reason: str, share: float, asked: bool, device: str, place: Place
+) -> Row:
+    weight = checkpoint.weights[name]
     rows, columns = weight.shape[-2:] if len(weight.shape) > 1 else (math.prod(weight.shape), 1)
     return {
         "layer": place.layer,

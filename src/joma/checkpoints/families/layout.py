@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from joma.checkpoints.families.names import Place
+from joma.checkpoints.families.records import ANY
 from joma.checkpoints.families.sizes import Sizes
 from joma.core.errors import InputError
 
@@ -26,6 +27,8 @@ _WRITES = {"upper", "output"}
 _LOWERS = ("gate_and_lower", "lower", "gate")
 _CONV1D = ("c_attn", "c_fc", "c_proj", "q_attn")
 _CODEGEN_SHARDS = 4
+_LOWER_FIRST = ("ff_proj", "0.proj")
+"""Names of gate and lower matrix in one whose lower half comes first: OLMo's, and GEGLU of diffusers."""
 
 
 class UnclearError(InputError):
@@ -77,7 +80,7 @@ def pieces_of(
         role: what the name tells.
         place: what else it tells.
         shape: of the tensor.
-        near: shapes of the tensors of other roles beside it.
+        near: shapes of the tensors of other roles beside it, and of its ``bias``.
         sizes: of the tower it stands in.
 
     Raises:
@@ -217,8 +220,13 @@ def _mlp(
     if sizes.family.interleaved and piece.index is None and place.experts:
         half = replace(piece, groups=outputs // 2)
         return [("gate", replace(half, last=1)), ("lower", replace(half, first=1, last=2))]
+    if piece.transposed and piece.index is None and place.experts and sizes.family is ANY and "bias" in near:
+        raise UnclearError(
+            "whether gate and lower half lie one after the other or alternate, as experts with biases have "
+            "them in some families, cannot be told; a config.json with model_type would"
+        )
     names = ("gate", "lower")
-    if sizes.family.lower_first or place.leaf == "ff_proj":
+    if sizes.family.lower_first or place.leaf in _LOWER_FIRST:
         names = ("lower", "gate")
     middle = outputs // 2
     return [(names[0], replace(piece, last=middle)), (names[1], replace(piece, first=middle, last=outputs))]

@@ -54,7 +54,8 @@ FAMILIES = (
     Family(names=("internlm2",), joint="groups"),
     Family(names=("olmo", "hf_olmo"), lower_first=True),
     Family(names=("moonshine", "moonshine_streaming", "phi4_multimodal_audio"), lower_first=True),
-    Family(names=("gpt_oss", "openai_privacy_filter"), interleaved=True, experts="inputs first"),
+    Family(names=("gpt_oss",), interleaved=True, experts="inputs first"),
+    Family(names=("openai_privacy_filter",), experts="inputs first"),
     Family(names=("llama4", "llama4_text"), experts="inputs first", norms="before"),
     Family(
         names=(

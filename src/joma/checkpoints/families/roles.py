@@ -82,7 +82,7 @@ _MLP_NAMES: tuple[tuple[str, str], ...] = (
 )
 # Too short to mean this anywhere but within an MLP, or to mean attention's output right in a block.
 _WITHIN_MLP = (
-    (r"0|up|inner|in_proj|intermediate|ffw_layer_1", "lower"),
+    (r"0|0\.proj|up|inner|in_proj|intermediate|ffw_layer_1", "lower"),
     (r"2|3|down|outer|out_proj|output|ffw_layer_2", "upper"),
 )
 _BLOCK_OUTPUT = (r"o_proj|out_lin|out_projection|attn_output|attn_out", "output")
@@ -100,6 +100,7 @@ def _compiled(table: Iterable[tuple[str, str]]) -> list[tuple[re.Pattern[str], s
     return [(re.compile(rf"(?:{pattern})\Z"), role) for pattern, role in table]
 
 
+_COUNTED = re.compile(r"^\d+\.")  # the number of a layer of nn.Sequential that holds the matrix
 _TABLES = {
     "attention": _compiled((("in_proj", "fused"), *_ATTENTION_NAMES, *_ONE_OF_THREE, _OUTPUT)),
     "mlp": _compiled((*_MLP_NAMES, *_WITHIN_MLP)),
@@ -115,7 +116,9 @@ def role_at(place: Place, family: Family = ANY) -> str | None:
     own = next(
         (role for pattern, role in family.roles if re.fullmatch(pattern, f"{place.part}.{place.leaf}")), None
     )
-    role = own or next((role for pattern, role in _TABLES[place.part] if pattern.match(place.leaf)), None)
+    leaves = (place.leaf, _COUNTED.sub("", place.leaf))
+    told = (role for leaf in leaves for pattern, role in _TABLES[place.part] if pattern.match(leaf))
+    role = own or next(told, None)
     if place.part == "outside":
         head = place.holder.rpartition(".")[2]
         if place.leaf == "decoder" and head in ("predictions", "lm_head"):
@@ -130,6 +133,7 @@ def role_at(place: Place, family: Family = ANY) -> str | None:
 _TOGETHER: tuple[tuple[set[str], set[str], dict[str, str]], ...] = (
     ({"w1", "w2", "c_proj"}, set(), {"w1": "lower", "w2": "gate"}),  # the first Qwen
     ({"w1", "w2"}, {"w3", "v1", "c_proj"}, {"w1": "lower"}),
+    ({"fc_1", "fc_2", "proj"}, set(), {"fc_1": "gate", "fc_2": "lower", "proj": "upper"}),  # LitGPT
     ({"receptance"}, set(), {"key": "", "value": "", "output": ""}),  # RWKV asks no queries
 )
 

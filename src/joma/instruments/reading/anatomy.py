@@ -18,7 +18,6 @@ from torch import nn
 
 from joma.checkpoints.checkpoint import Checkpoint
 from joma.checkpoints.families.matrices import Matrix, find_matrices
-from joma.checkpoints.families.names import locate
 from joma.checkpoints.families.records import Family
 from joma.checkpoints.families.sizes import Config, config_of, sizes_for, whole
 from joma.checkpoints.in_memory import weights_of
@@ -141,8 +140,8 @@ def find_blocks(model: nn.Module, weights: Checkpoint | None = None) -> list[Blo
     shapes = {name: weight.shape for name, weight in entries.items()}
     found: dict[str, list[Matrix]] = {}
     for matrix in find_matrices(shapes, config):
-        if block := locate(matrix.tensor).block:
-            found.setdefault(block, []).append(matrix)
+        if matrix.block:
+            found.setdefault(matrix.block, []).append(matrix)
     modules = dict(model.named_modules())
     blocks = [_block(prefix, matrices, modules, shapes, config) for prefix, matrices in found.items()]
     if not any(block.lower or block.value_matrix for block in blocks):
@@ -175,7 +174,7 @@ def _block(
     norms = _norms(name, modules, config, remarks) if mlp and attention else _Norms()
     return Block(
         layer=first.layer,
-        stack=first.stack,
+        stack=first.tower,
         name=name,
         mlp_problem=mlp_problem,
         attention_problem=attention_problem,
