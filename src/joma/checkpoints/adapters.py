@@ -16,20 +16,32 @@ from torch import Tensor
 from joma.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_shard
 from joma.checkpoints.effective import Weight
 from joma.checkpoints.families.names import canonical
+from joma.checkpoints.folders import weight_files
 from joma.checkpoints.formats.shard import Shard
 from joma.core.errors import InputError
 from joma.core.files import Json, parse_json, read_bytes
 
 SETTINGS = "adapter_config.json"
-_FILES = ("adapter_model.safetensors", "adapter_model.bin")
+ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 _FACTOR = re.compile(r"(.*)\.lora_(embedding_)?([AB])(?:\.\w+)??(?:\.weight)?")
 
 Adapter = Literal["applied", "alone"]
 
 
 def is_adapter(path: Path) -> bool:
-    """Whether a folder holds an adapter of PEFT."""
-    return path.is_dir() and (path / SETTINGS).is_file()
+    """Whether a folder holds an adapter of PEFT alone: whole weights beside it have it in them already."""
+    if not path.is_dir() or not (path / SETTINGS).is_file():
+        return False
+    return not weight_files([file.name for file in path.iterdir() if file.is_file()])
+
+
+def open_weights(path: Path, which: Adapter = "applied") -> Checkpoint:
+    """A checkpoint, or an adapter with its base model.
+
+    Raises:
+        InputError: see ``joma.checkpoints.checkpoint.open_checkpoint`` and ``open_adapted``.
+    """
+    return open_adapted(path, which) if is_adapter(path) else open_checkpoint(path)
 
 
 class AdaptedCheckpoint(Checkpoint):
@@ -167,10 +179,10 @@ def _settings(folder: Path) -> dict[str, Json]:
 
 
 def _file(folder: Path) -> Shard:
-    for name in _FILES:
+    for name in ADAPTER_FILES:
         if (folder / name).is_file():
             return open_shard(folder / name)
-    raise InputError(f"{folder} has {SETTINGS} but neither {' nor '.join(_FILES)}; download it again.")
+    raise InputError(f"{folder} has {SETTINGS} but neither {' nor '.join(ADAPTER_FILES)}; download it again.")
 
 
 def _shards(checkpoint: Checkpoint) -> list[Shard]:

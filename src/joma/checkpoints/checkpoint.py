@@ -14,6 +14,7 @@ from torch import Tensor
 
 from joma.checkpoints.effective import Weight, weights_in
 from joma.checkpoints.families.sizes import Config
+from joma.checkpoints.folders import GATHER_RANKS, are_slices, check_whole, rank_in, weight_files
 from joma.checkpoints.formats.readers import GgufShard, PickledShard, SafetensorsShard
 from joma.checkpoints.formats.shard import Room, Shard, TensorEntry
 from joma.core.errors import InputError, nearest
@@ -41,9 +42,15 @@ class Checkpoint:
         self.config = config if config is not None else next((s.config for s in shards if s.config), None)
         self.shards: dict[str, Shard] = {}
         self.entries: dict[str, TensorEntry] = {}
+        self.asides = {where: aside for shard in shards for where, aside in shard.asides.items()}
         for shard in shards:
             for name, entry in shard.entries.items():
                 if name in self.shards:
+                    if are_slices(self.shards[name].path.name, shard.path.name):
+                        raise InputError(
+                            f"{path}: {self.shards[name].path.name} and {shard.path.name} hold slices of the "
+                            f"same tensors ({name!r}), one per rank; {GATHER_RANKS}."
+                        )
                     raise InputError(
                         f"{path}: the tensor {name!r} stands in both {self.shards[name].path.name} and "
                         f"{shard.path.name}; give the file that is meant."
@@ -110,7 +117,11 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     if path.is_file():
         if path.name.endswith(".index.json"):
             return Checkpoint(path.parent, _sharded(path), _config(path.parent))
-        return Checkpoint(path, [open_shard(file) for file in _gguf_parts(path)], _config(path.parent))
+        shards = [open_shard(file) for file in _gguf_parts(path)]
+        if rank_in(path.name) is not None:
+            beside = [file for file in path.parent.iterdir() if are_slices(path.name, file.name)]
+            check_whole(path, shards[0], [open_shard(file) for file in sorted(beside)])
+        return Checkpoint(path, shards, _config(path.parent))
     for single in _SINGLE:
         if (path / single).is_file():
             return Checkpoint(path, [open_shard(path / single)], _config(path))
@@ -120,6 +131,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _files_of(folder: Path) -> list[Path]:
+    if chosen := weight_files([file.name for file in folder.iterdir() if file.is_file()]):
+        return [folder / name for name in chosen]
     for suffixes in ((".safetensors",), (".gguf",), _PICKLED):
         files = sorted(
             file for file in folder.iterdir() if file.suffix in suffixes and not _OF_TRAINING.match(file.name)
@@ -199,19 +212,36 @@ def _config(folder: Path) -> dict[str, Json] | None:
 
 
 def open_shard(path: Path) -> Shard:
-    """One file, by its suffix.
+    """One file.
 
     Raises:
-        InputError: an unknown suffix, no regular file, or one that is damaged or would run code.
+        InputError: no file of weights, no regular file, or one that is damaged or would run code.
     """
     regular(path)
-    if path.suffix == ".safetensors":
+    kind = kind_of(path)
+    if kind == "safetensors":
         return SafetensorsShard(path)
-    if path.suffix == ".gguf":
+    if kind == "gguf":
         return GgufShard(path)
-    if path.suffix in _PICKLED:
+    if kind == "pickle":
         return PickledShard(path)
     raise InputError(
-        f"{path}: the suffix {path.suffix!r} is not one of a checkpoint; give a .safetensors, .bin, .pt, "
-        ".pth, .ckpt or .gguf file, or their folder."
+        f"{path}: the suffix {path.suffix!r} is not one of a checkpoint, and it does not begin as one; give a "
+        ".safetensors, .bin, .pt, .pth, .ckpt or .gguf file, or their folder."
     )
+
+
+def kind_of(path: Path) -> str:
+    """``safetensors``, ``gguf``, ``pickle`` or nothing: by the suffix, and of any other by its first bytes."""
+    if path.suffix in (".safetensors", ".gguf"):
+        return path.suffix[1:]
+    if path.suffix in _PICKLED:
+        return "pickle"
+    with open(path, "rb") as file:
+        begin = file.read(9)
+    if begin.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x04")):
+        return "pickle"
+    if begin.startswith(b"GGUF"):
+        return "gguf"
+    length = int.from_bytes(begin[:8], "little")
+    return "safetensors" if begin[8:] == b"{" and length < path.stat().st_size else ""

@@ -18,6 +18,7 @@ from joma.checkpoints.families.names import canonical
 from joma.checkpoints.families.sizes import Config
 from joma.checkpoints.formats.shard import TensorEntry
 from joma.checkpoints.scales import block_sizes, companion, is_quantised, microscaled, scaled, spread
+from joma.checkpoints.siblings import unexplained
 from joma.core.errors import InputError
 
 Shape = tuple[int, ...]
@@ -58,6 +59,7 @@ def weights_in(entries: Mapping[str, TensorEntry], config: Config | None) -> dic
     """
     groups, loose = _groups(entries)
     blocks = block_sizes(config)
+    strange = unexplained(entries, loose, blocks)
     found: dict[str, Weight] = {}
     for name in loose:
         weight = _plain(entries[name])
@@ -67,6 +69,8 @@ def weights_in(entries: Mapping[str, TensorEntry], config: Config | None) -> dic
                 other: _plain(entries[other]) for other in beside.values() if not _of_weight(other, name)
             }
         weight = _with_companions(weight, beside, entries, blocks)
+        if name in strange and not weight.problem:
+            weight = replace(weight, problem=strange[name])
         found[weight.name] = weight
     for name, beside in groups.items():
         composed = _composed(name, beside, entries)

@@ -13,8 +13,8 @@ import pandas
 import torch
 from torch import Tensor, nn
 
-from joma.checkpoints.adapters import Adapter, is_adapter, open_adapted
-from joma.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from joma.checkpoints.adapters import Adapter, open_weights
+from joma.checkpoints.checkpoint import Checkpoint
 from joma.checkpoints.families.matrices import Matrix, sort_out
 from joma.checkpoints.families.names import Place, locate
 from joma.checkpoints.families.roles import ATTENTION_ROLES, MLP_ROLES, role_at
@@ -208,9 +208,7 @@ def rank_rows(
 def _opened(path: str | Path | nn.Module, adapter: Adapter) -> Checkpoint:
     if isinstance(path, nn.Module):
         return weights_of(path)
-    if is_adapter(Path(path)):
-        return open_adapted(Path(path), adapter)
-    return open_checkpoint(path)
+    return open_weights(Path(path), adapter)
 
 
 def _check_names(kind: str, names: Sequence[str], known: Sequence[str]) -> None:

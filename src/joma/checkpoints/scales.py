@@ -20,7 +20,9 @@ _SCALE = re.compile(r"[._](?:weight[._])?(?:scales?(?:_inv|_weight)?|inv_scale|q
 ..."""
 _ROW_SCALES = ".SCB"  # bitsandbytes' LLM.int8: rows were divided by their largest entry and multiplied by 127
 _ZERO_POINT = re.compile(r"[._](?:weight[._])?zero_?points?")
-_OF_SOMETHING_ELSE = re.compile(r"input|act|output|[._][kvq]_(?:cache_)?scale|bias|relative")
+_OF_SOMETHING_ELSE = re.compile(
+    r"(?<![a-z])(?:inputs?|acts?|activations?|outputs?|relative)(?![a-z])|[._][kvq]_(?:cache_)?scale|bias"
+)
 _SUSPICIOUS = re.compile(
     r"scale|zero|quant|absmax|SCB|amax|codebook|g_idx|packed|qweight|_blocks|_nested|lut|centroids",
     re.IGNORECASE,
@@ -39,7 +41,7 @@ def companion(rest: str) -> str:
 
     ``strange`` is something that speaks of quantisation and is not understood; nothing: not the weight's.
     """
-    if _OF_SOMETHING_ELSE.search(rest):
+    if of_something_else(rest):
         return ""
     if rest == _ROW_SCALES:
         return "rows"
@@ -48,6 +50,11 @@ def companion(rest: str) -> str:
     if _ZERO_POINT.fullmatch(rest):
         return "zero"
     return "strange" if _SUSPICIOUS.search(rest) else ""
+
+
+def of_something_else(rest: str) -> bool:
+    """Whether a name that goes on with ``rest`` is that of a bias, or of scales of activations."""
+    return _OF_SOMETHING_ELSE.search(rest) is not None
 
 
 def block_sizes(config: Config | None) -> tuple[int, ...] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,8 @@ import torch
 from torch import Tensor
 
 from joma.checkpoints.formats.shard import ABSENT, Room, Shard, TensorEntry
+from joma.checkpoints.state_dicts import counts_of, state_of
+from joma.checkpoints.unpickling import HostileError, content_of
 from joma.core.errors import InputError
 from joma.core.files import Json, parse_json
 
@@ -41,7 +42,6 @@ _SAFETENSORS_TYPES = {
     "BOOL": torch.bool,
     "C64": torch.complex64,
 }
-_STATE_KEYS = ("state_dict", "model_state_dict", "model", "module", "net")
 
 
 def _damaged(path: Path, reason: str) -> InputError:
@@ -149,7 +149,7 @@ class SafetensorsShard(Shard):
 
 
 class PickledShard(Shard):
-    """A file of ``torch.save``: only tensors and plain containers are unpickled, mapped from the disk.
+    """A file of ``torch.save``: its tensors are mapped from the disk, and nothing that it names is run.
 
     Formats from before PyTorch 1.6 cannot be mapped and are read whole.
     """
@@ -160,32 +160,24 @@ class PickledShard(Shard):
         if not mapped and path.read_bytes()[:2] == b"PK":
             raise _damaged(path, "the archive's directory at its end is missing: it is truncated")
         try:
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-        except pickle.UnpicklingError as error:
-            raise self._refused(error) from error
+            if mapped and _is_script(path):
+                raise HostileError("a program of TorchScript")
+            content = content_of(path, mapped=mapped)
+        except HostileError as error:
+            raise InputError(
+                f"{path} would run code when it is unpickled ({error}) and was refused unread; ask its author "
+                "for safetensors, or for a file of tensors alone."
+            ) from error
         except Exception as error:  # whatever the program of a malformed pickle comes to
             raise _damaged(path, _first_sentence(error)) from error
-        self._tensors = _tensors_of(content)
+        self._tensors, self.asides = state_of(content)
+        self.counts = counts_of(content)
         if not self._tensors:
             raise InputError(f"{path} holds no tensors by name; give a file with a model's state_dict.")
         self.entries: Mapping[str, TensorEntry] = {
             name: TensorEntry(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), path)
             for name, tensor in self._tensors.items()
         }
-
-    def _refused(self, error: pickle.UnpicklingError) -> InputError:
-        text = str(error)
-        if "Unsupported global" not in text and "GLOBAL" not in text and "global" not in text:
-            return _damaged(self.path, "its pickle ends early or is malformed")
-        try:
-            wanted = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(str(self.path)))
-        except (RuntimeError, ValueError, pickle.UnpicklingError):
-            wanted = []
-        named = f" ({', '.join(wanted[:3])})" if wanted else ""
-        return InputError(
-            f"{self.path} would run code when it is unpickled{named} and was refused unread; ask its author "
-            "for safetensors, or for a file of tensors alone."
-        )
 
     def read(self, name: str, room: Room | None = None) -> Tensor:
         """A copy of one tensor."""
@@ -197,17 +189,10 @@ def _first_sentence(error: BaseException) -> str:
     return text[0][:160] if text else type(error).__name__
 
 
-def _tensors_of(content: Any) -> dict[str, Tensor]:
-    """The tensors of a state_dict, or of the state_dict that a training state holds."""
-    if not isinstance(content, Mapping):
-        return {}
-    tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
-    if tensors:
-        return tensors
-    for key in _STATE_KEYS:
-        if key in content and (inner := _tensors_of(content[key])):
-            return inner
-    return {}
+def _is_script(path: Path) -> bool:
+    """Whether an archive is TorchScript's: what it holds is code."""
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
 class _Field(Protocol):

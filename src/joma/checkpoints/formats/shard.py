@@ -74,6 +74,10 @@ class Shard(ABC):
     entries: Mapping[str, TensorEntry]
     config: dict[str, Json] | None = None
     """What the file itself says of the model's sizes."""
+    asides: Mapping[str, tuple[str, int]] = {}
+    """What lies in it beside the weights and is like them: where, why it was not taken, how many entries."""
+    counts: Mapping[str, int] = {}
+    """The whole numbers that a training state tells of itself: ``iter_num``, ``global_step``, ..."""
 
     @abstractmethod
     def read(self, name: str, room: Room | None = None) -> Tensor:

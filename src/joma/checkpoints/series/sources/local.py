@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from joma.checkpoints.checkpoint import open_checkpoint
+from joma.checkpoints.adapters import open_weights
 from joma.checkpoints.series.members import Member, Note, lines
 from joma.checkpoints.series.names import is_no_member, place_of
 from joma.checkpoints.series.sources.files import weight_files, why_none
@@ -123,7 +123,7 @@ class LocalSeries(Series):
 
     def shapes(self, member: Member) -> str:
         """By what the files say of themselves, without their data."""
-        return signature(open_checkpoint(self._paths[member.name]).entries)
+        return signature(open_weights(self._paths[member.name]).entries)
 
     def bring(self, member: Member, wanted: Wanted | None, into: Path) -> Path:
         """Where it lies."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from joma.checkpoints.checkpoint import open_checkpoint
+from joma.checkpoints.adapters import open_weights
 from joma.checkpoints.series.members import Member
 from joma.checkpoints.series.sources.source import Series
 from joma.core.progress import Progress
@@ -52,14 +52,14 @@ def compute(progress: Progress, calls: dict[str, Callable[[Progress], pd.DataFra
 
 
 def _weights(path: Path, layers: Sequence[int] | None, progress: Progress) -> pd.DataFrame:
-    return weights_table(open_checkpoint(path), layers)
+    return weights_table(open_weights(path), layers)
 
 
 def _changes(
     path: Path, earlier: Sequence[tuple[str, Path]], layers: Sequence[int] | None, progress: Progress
 ) -> pd.DataFrame:
-    others = [(name, open_checkpoint(one)) for name, one in earlier]
-    return changes_table(open_checkpoint(path), others, layers)
+    others = [(name, open_weights(one)) for name, one in earlier]
+    return changes_table(open_weights(path), others, layers)
 
 
 def _text(settings: TrackRun, path: Path, progress: Progress) -> pd.DataFrame:

@@ -6,7 +6,8 @@ import concurrent.futures
 import shutil
 from pathlib import Path
 
-from joma.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from joma.checkpoints.adapters import open_weights
+from joma.checkpoints.checkpoint import Checkpoint
 from joma.checkpoints.series.members import Member
 from joma.checkpoints.series.sources.source import Series, Wanted
 
@@ -44,7 +45,7 @@ class Fetched:
     def checkpoint(self, member: Member) -> Checkpoint:
         """Its tensors, once it has come."""
         if member.name not in self._open:
-            self._open[member.name] = open_checkpoint(self.path(member))
+            self._open[member.name] = open_weights(self.path(member))
         return self._open[member.name]
 
     def done(self, member: Member) -> None:

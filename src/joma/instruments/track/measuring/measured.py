@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from joma.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from joma.checkpoints.adapters import open_weights
+from joma.checkpoints.checkpoint import Checkpoint
 from joma.checkpoints.formats.shard import Rooms
 from joma.checkpoints.omissions import OMITTED
 from joma.checkpoints.series.members import Member, Note, lines, notes_on, select
@@ -47,7 +48,7 @@ def checked(settings: TrackRun) -> None:
 
 def measure_one(settings: TrackRun, path: Path) -> None:
     """One checkpoint alone, as it is measured in its series but for the changes since the first."""
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_weights(path)
     weights_table(checkpoint, settings.layers)
     if settings.changes:
         changes_table(checkpoint, [("previous", checkpoint)], settings.layers)
