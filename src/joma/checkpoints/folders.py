@@ -11,7 +11,7 @@ from joma.core.errors import InputError
 
 _PARTS = re.compile(r"(model|pytorch_model)[-.]\d{5}-of-\d{5}\.(safetensors|bin)")
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
-_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 _MODEL = re.compile(r"model\.(safetensors|bin|pt|pth|ckpt)")
 _DEEPSPEED = re.compile(r"mp_rank_\d+_model_states\.pt")
 _OTHER = re.compile(
@@ -47,7 +47,7 @@ def weight_files(names: Collection[str]) -> list[str]:
             return [whole]
     models = [name for name in names if _MODEL.fullmatch(name)]
     others = sorted(models or (name for name in names if _OTHER.fullmatch(name)))
-    for suffix in _SUFFIXES:
+    for suffix in SUFFIXES:
         found = [name for name in others if PurePosixPath(name).suffix == suffix]
         if found:
             return found

@@ -11,6 +11,7 @@ from typing import Protocol, TypeGuard
 import torch
 from torch import Tensor, nn
 
+from joma.checkpoints.acting import has_own_way, pushed_through
 from joma.checkpoints.checkpoint import Checkpoint
 from joma.checkpoints.families.sizes import config_of
 from joma.checkpoints.formats.shard import Room, Shard, TensorEntry
@@ -85,6 +86,9 @@ def _tensors(model: nn.Module) -> Iterator[Described]:
             for own, chain in parametrized.items():
                 stored = max(chain.parameters(recurse=False), key=torch.numel)
                 yield f"{prefix}{own}", stored, partial(_parametrized, module, own, chain), ""
+        if has_own_way(module):
+            yield from _own_way(prefix, module)
+            continue
         for own, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             yield f"{prefix}{own}", parameter, _reader(module, own, parameter), ""
         for own, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
@@ -123,6 +127,16 @@ def _parametrized(module: nn.Module, own: str, chain: nn.Module) -> Tensor:
             part.training = flag
 
 
+def _own_way(prefix: str, module: nn.Linear) -> Iterator[Described]:
+    """A linear layer with a forward of its own, which does more than its weight: as it acts."""
+    pushed = pushed_through(module, module, module.weight)
+    unclear = f"its module ({type(module).__name__}) does something else with it than a linear layer"
+    yield f"{prefix}weight", module.weight, pushed or (lambda: module.weight), "" if pushed else unclear
+    for own, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+        if parameter.ndim < 2:  # what else is in it acts in the weight
+            yield f"{prefix}{own}", parameter, _reader(module, own, parameter), ""
+
+
 class _Tuner(Protocol):
     """A layer under PEFT."""
 
@@ -132,18 +146,8 @@ class _Tuner(Protocol):
     adapter_layer_names: Sequence[str]
 
 
-class _Additive(Protocol):
-    def get_delta_weight(self, adapter: str) -> Tensor: ...
-
-
 def _is_tuner(module: nn.Module) -> TypeGuard[_Tuner]:
     return hasattr(module, "base_layer") and hasattr(module, "adapter_layer_names")
-
-
-def _is_additive(module: _Tuner, adapters: Sequence[str]) -> TypeGuard[_Additive]:
-    """Whether adapters add to the weight, and that is all they do (DoRA also changes its size)."""
-    dora = getattr(module, "use_dora", {})
-    return hasattr(module, "get_delta_weight") and not any(dora.get(adapter) for adapter in adapters)
 
 
 def _adapted(prefix: str, module: _Tuner) -> Iterator[Described]:
@@ -156,20 +160,15 @@ def _adapted(prefix: str, module: _Tuner) -> Iterator[Described]:
     ]
     target = getattr(module, "parameter_name", "weight")
     for own, tensor, read, problem in _tensors(module.base_layer):
-        if held and own == target and _is_additive(module, held):
-            yield f"{prefix}{own}", tensor, partial(_with_adapters, read, module, held), problem
+        if held and own == target and tensor.ndim == 2:
+            pushed = pushed_through(module, module.base_layer, tensor)
+            unclear = f"how an adapter ({type(module).__name__}) changes it is not known"
+            yield f"{prefix}{own}", tensor, pushed or read, problem if pushed else problem or unclear
         elif held and tensor.ndim >= 2:
             unclear = f"how an adapter ({type(module).__name__}) changes it is not known"
             yield f"{prefix}{own}", tensor, read, problem or unclear
         else:
             yield f"{prefix}{own}", tensor, read, problem
-
-
-def _with_adapters(read: Callable[[], Tensor], module: _Additive, adapters: Sequence[str]) -> Tensor:
-    weight = dense("a layer under PEFT", "its base weight", read().detach())
-    for adapter in adapters:
-        weight = weight + module.get_delta_weight(adapter)
-    return weight
 
 
 def _keys(container: Mapping[str, nn.Module] | nn.Module | None) -> list[str]:

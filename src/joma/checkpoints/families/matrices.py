@@ -16,7 +16,7 @@ from torch import Tensor
 
 from joma.checkpoints.families.gated import by_shapes
 from joma.checkpoints.families.layout import Piece, Shape, UnclearError, UnusedError, pieces_of
-from joma.checkpoints.families.names import Place, locate
+from joma.checkpoints.families.names import Place, canonical, locate
 from joma.checkpoints.families.places import differences, places_of
 from joma.checkpoints.families.roles import ATTENTION_ROLES, MLP_ROLES, role_at, role_beside
 from joma.checkpoints.families.sizes import Config, Sizes, sizes_for
@@ -99,7 +99,7 @@ def sort_out(shapes: Mapping[str, Shape], config: Config | None = None) -> Found
     beside = _siblings(places)
     sizes = {name: sizes_for(settings, name) for name in places}
     roles = {name: _role(place, beside, sizes[name]) for name, place in places.items()}
-    denied = _by_shapes(places, roles, shapes)
+    denied = _by_shapes(places, roles, shapes) | _around(places)
     by_holder: dict[str, dict[str, Shape]] = {}
     for name, role in roles.items():
         if role is not None:
@@ -151,6 +151,21 @@ def _by_shapes(
             roles |= told
             denied |= refused
     return denied
+
+
+def _around(places: Mapping[str, Place]) -> dict[str, str]:
+    """Linear layers in a module that holds other matrices, which may add to them."""
+    held: dict[str, list[str]] = {}
+    for name in places:
+        parts = canonical(name).split(".")
+        for depth in range(1, len(parts)):
+            held.setdefault(".".join(parts[:depth]), []).append(name)
+    return {
+        name: f"what {others[0]!r} in the same module does to it is not known"
+        for name in places
+        if (around := canonical(name).removesuffix(".weight")).endswith(".linear")
+        and (others := [one for one in held[around.removesuffix(".linear")] if one != name])
+    }
 
 
 def _told_apart(found: Found) -> Found:

@@ -21,7 +21,7 @@ from joma.core.errors import InputError
 from joma.core.files import Json, parse_json
 
 _LONGEST_HEADER = 100_000_000  # as the format's own reader
-_SAFETENSORS_TYPES = {
+SAFETENSORS_TYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
     "F16": torch.float16,
@@ -70,7 +70,7 @@ class SafetensorsShard(Shard):
                 raise _damaged(path, f"the header's record of {name!r} is malformed") from error
             self._check(name, shape, stored, begin, end)
             self._ranges[name] = (data + begin, data + end)
-            known = stored in _SAFETENSORS_TYPES
+            known = stored in SAFETENSORS_TYPES
             problem = "" if known else f"its type {stored!r} is not known here"
             entries[name] = TensorEntry(name, shape, stored, path, problem)
         self._check_ranges(data)
@@ -108,8 +108,8 @@ class SafetensorsShard(Shard):
             raise _damaged(self.path, "what it says of absent tensors is malformed") from error
 
     def _check(self, name: str, shape: tuple[int, ...], stored: str, begin: int, end: int) -> None:
-        if stored in _SAFETENSORS_TYPES:
-            expected = _SAFETENSORS_TYPES[stored].itemsize * math.prod(shape)
+        if stored in SAFETENSORS_TYPES:
+            expected = SAFETENSORS_TYPES[stored].itemsize * math.prod(shape)
         else:  # newer than this reader, or empty: only this tensor cannot be read
             expected = max(end - begin, 0)
         if min(shape, default=0) < 0 or begin < 0 or end - begin != expected:
@@ -145,7 +145,7 @@ class SafetensorsShard(Shard):
                 if not count:
                     raise _damaged(self.path, f"it ends within {name!r}")
                 done += count
-        return content.view(_SAFETENSORS_TYPES[entry.dtype]).reshape(entry.shape)
+        return content.view(SAFETENSORS_TYPES[entry.dtype]).reshape(entry.shape)
 
 
 class PickledShard(Shard):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 import numpy as np
 
-from joma.checkpoints.series.names import Place
+from joma.checkpoints.series.names import Place, pattern_of
 from joma.core.errors import InputError
 
 _A_REGULAR_SHARE = 0.5
+_CHANGING = re.compile(r"(?<![0-9a-z])[0-9a-f]{7,}(?![0-9a-z])|\d+")
+"""Numbers and hashes."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +43,74 @@ class Note:
     lost: bool = False
 
 
+def counted_alike(names: Sequence[str]) -> dict[str, Place]:
+    """Places of names that are one pattern in which one number differs: that number counts them.
+
+    Nothing where they are not.
+    """
+    patterns = [pattern_of(name) for name in names]
+    if len(names) < 2 or len({pattern for pattern, _ in patterns}) > 1:
+        return {}
+    columns = list(zip(*(numbers for _, numbers in patterns), strict=False))
+    varying = [column for column in columns if len(set(column)) > 1]
+    if len(varying) != 1 or len(set(varying[0])) < len(names):
+        return {}
+    return {name: Place(step=step, unit="number") for name, step in zip(names, varying[0], strict=True)}
+
+
+def in_lines(members: Sequence[Member]) -> list[Member]:
+    """The members in the order of their lines, with places that say what the whole series tells.
+
+    Of what their names say beside a step only that stays which tells lines apart: what all share does not, nor
+    do numbers that are others in most names (losses, dates) where the steps tell all apart. Epochs are lines of
+    their own only where their steps start over. Tokens that do not grow with the steps are none: they are the
+    model's size.
+    """
+    members = _epochs_in_one(_rests_apart(list(members)))
+    return [member for line in lines(members) for member in _with_growing_tokens(line)]
+
+
+def _rests_apart(members: list[Member]) -> list[Member]:
+    rests = list(dict.fromkeys(member.place.rest for member in members))
+    patterns = {_CHANGING.sub("*", rest) for rest in rests}
+    merged = [(one.place.stage, one.place.branch, one.place.unit, one.place.step) for one in members]
+    noise = len(patterns) == 1 and 2 * len(rests) > len(members) and len(set(merged)) == len(merged)
+    if len(rests) < 2 or noise:
+        return [replace(one, place=replace(one.place, rest="")) for one in members]
+    words = {rest: re.split(r"([ /])", rest) for rest in rests}
+    shared = len(os.path.commonprefix(list(words.values())))
+    apart = {rest: "".join(own[shared:]).strip(" /") for rest, own in words.items()}
+    return [replace(one, place=replace(one.place, rest=apart[one.place.rest])) for one in members]
+
+
+def _epochs_in_one(members: list[Member]) -> list[Member]:
+    """Without epochs where the steps go on from one to the next."""
+
+    def without(member: Member) -> Member:
+        return replace(member, place=replace(member.place, epoch=None))
+
+    placed: list[Member] = []
+    for line in lines(map(without, members)):
+        names = {one.name for one in line}
+        own = sorted(
+            (one for one in members if one.name in names),
+            key=lambda one: (-1 if one.place.epoch is None else one.place.epoch, one.place.step),
+        )
+        grows = all(a.place.step < b.place.step for a, b in pairwise(own))
+        placed += [without(one) for one in own] if grows else own
+    return placed
+
+
+def _with_growing_tokens(line: Sequence[Member]) -> Sequence[Member]:
+    tokens = [member.place.tokens for member in line if member.place.tokens is not None]
+    if all(a < b for a, b in pairwise(tokens)):
+        return line
+    return [replace(member, place=replace(member.place, tokens=None)) for member in line]
+
+
 def lines(members: Iterable[Member]) -> list[list[Member]]:
     """The members by stage and branch, each in the order of training."""
-    found: dict[tuple[int, tuple[str, int], str], list[Member]] = {}
+    found: dict[object, list[Member]] = {}
     for member in sorted(members, key=lambda one: (one.place.line, one.place.step, one.name)):
         found.setdefault(member.place.line, []).append(member)
     return list(found.values())

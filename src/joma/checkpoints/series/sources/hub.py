@@ -19,14 +19,16 @@ import huggingface_hub
 from huggingface_hub import HfApi, errors
 from huggingface_hub.hf_api import RepoFile
 
+from joma.checkpoints.effective import weights_in
 from joma.checkpoints.formats.shard import TensorEntry
 from joma.checkpoints.hub_words import in_words
-from joma.checkpoints.series.members import Member, Note, lines
+from joma.checkpoints.series.alike import signature
+from joma.checkpoints.series.members import Member, Note, in_lines
 from joma.checkpoints.series.names import place_of
 from joma.checkpoints.series.sources.files import is_plain_path, weight_files, why_none
 from joma.checkpoints.series.sources.local import LocalSeries
 from joma.checkpoints.series.sources.ranged import Header, holds, read_header, write_wanted
-from joma.checkpoints.series.sources.source import Series, Wanted, grouped, signature
+from joma.checkpoints.series.sources.source import Series, Wanted, grouped
 from joma.checkpoints.series.sources.transport import ranged
 from joma.core.errors import InputError, JomaError, UnfinishedError
 from joma.core.files import Json, parse_json, storage_error, whole_file, write_text
@@ -86,7 +88,7 @@ class HubSeries(Series):
                     self.notes.append(Note("unreadable", revision, found, lost=True))
                 else:
                     self._add(revision, revision, "", found)
-        self.members = [member for line in lines(self.members) for member in line]
+        self.members = in_lines(self.members)
 
     def _files(self, revision: str) -> dict[str, RepoFile]:
         with in_words(self.name, revision):
@@ -139,7 +141,10 @@ class HubSeries(Series):
     def shapes(self, member: Member) -> str:
         """By the headers of safetensors; a pickled file would have to come whole."""
         weights = self._weights(member)
-        return signature(self._entries(member)) if weights[0].endswith(".safetensors") else ""
+        if not weights[0].endswith(".safetensors"):
+            return ""
+        config = self._config(member)
+        return signature(weights_in(self._entries(member), config), config)
 
     def to_fetch(self, member: Member, wanted: Wanted | None) -> int:
         """Of safetensors the wanted tensors, by their headers; else the whole files."""

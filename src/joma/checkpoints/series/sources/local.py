@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from joma.checkpoints.adapters import open_weights
-from joma.checkpoints.series.members import Member, Note, lines
-from joma.checkpoints.series.names import is_no_member, place_of
-from joma.checkpoints.series.sources.files import weight_files, why_none
-from joma.checkpoints.series.sources.source import Series, Wanted, grouped, signature
-from joma.core.errors import InputError, shown
-from joma.core.files import is_there
+from joma.checkpoints.adapters import ADAPTER_FILES, SETTINGS, is_adapter, open_weights
+from joma.checkpoints.checkpoint import kind_of, open_checkpoint
+from joma.checkpoints.folders import SUFFIXES, weight_files
+from joma.checkpoints.series.alike import signature
+from joma.checkpoints.series.members import Member, Note, counted_alike, in_lines
+from joma.checkpoints.series.names import Place, is_no_member, place_of
+from joma.checkpoints.series.sources.files import why_none
+from joma.checkpoints.series.sources.source import Series, Wanted, grouped
+from joma.core.errors import InputError, JomaError, shown
+from joma.core.files import is_there, parse_json, read_bytes
 
 _SAMPLES, _SAMPLE = 64, 4096
+TRAINER_STATE = "trainer_state.json"
+_STEPS = (
+    "global_step",
+    "iter_num",
+    "global_steps",
+    "step",
+    "iteration",
+    "iterations",
+    "num_updates",
+    "steps",
+)
 
 
 class LocalSeries(Series):
@@ -41,28 +56,42 @@ class LocalSeries(Series):
     def of_folder(cls, folder: Path) -> LocalSeries:
         """The checkpoints in a folder, each a folder or a file of its own."""
         series = cls([])
-        for child in sorted(folder.iterdir()):
-            if place_of(child.name) is None:
+        children = sorted(folder.iterdir())
+        inside = None
+        if not any(place_of(child.name) for child in children):
+            usable = [child for child in children if _may_hold_weights(child)]
+            inside = counted_alike([child.name for child in usable]) or {
+                child.name: place for child in usable if (place := place_inside(child)) is not None
+            }
+        strange = []
+        for child in children:
+            place = place_of(child.name) if inside is None else inside.get(child.name)
+            if place is None:
                 if child.is_dir() and is_no_member(child.name) and not child.name.startswith("."):
                     series.notes.append(
                         Note("no member", child.name, f"{child.name} is no member of a series")
                     )
-            elif child.is_dir() or weight_files([child.name]):  # no optimizer's state, no sidecar
-                series._add(child.name, child)
+            elif _may_hold_weights(child):  # no optimizer's state, no sidecar
+                series._add(child.name, child, place)
+            elif child.suffix not in SUFFIXES:
+                strange.append(f"the suffix {child.suffix!r} of {child.name} is not one of a checkpoint")
+        if not series.members:
+            series.notes += [Note("no member", "", text) for text in strange[:1]]
         series._in_order()
         return series
 
     def _in_order(self) -> None:
-        self.members = [member for line in lines(self.members) for member in line]
+        self.members = in_lines(self.members)
 
-    def _add(self, name: str, path: Path) -> None:
+    def _add(self, name: str, path: Path, place: Place | None = None) -> None:
         try:
-            self._add_there(name, path)
+            self._add_there(name, path, place or place_of(name))
         except FileNotFoundError:  # a Trainer that keeps the last few has removed it meanwhile
             self.notes.append(Note("unreadable", name, f"{name} is gone", lost=True))
 
-    def _add_there(self, name: str, path: Path) -> None:
-        place = place_of(name)
+    def _add_there(self, name: str, path: Path, place: Place | None) -> None:
+        if place is None and not is_no_member(name):
+            place = place_inside(path)
         if place is None:
             text = f"{name} tells no step" if not is_no_member(name) else f"{name} is no member of a series"
             self.notes.append(Note("no member", name, text, lost=not is_no_member(name)))
@@ -74,6 +103,8 @@ class LocalSeries(Series):
                 str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()
             ]  # not its links to folders
             files = [path / file for file in weight_files([one for one in inside if "/" not in one])]
+            if not files and is_adapter(path):
+                files = [path / file for file in (*ADAPTER_FILES, SETTINGS) if file in inside]
             if not files:
                 self.notes.append(Note("unreadable", name, f"{name} {why_none(inside)}", lost=True))
                 return
@@ -123,7 +154,8 @@ class LocalSeries(Series):
 
     def shapes(self, member: Member) -> str:
         """By what the files say of themselves, without their data."""
-        return signature(open_weights(self._paths[member.name]).entries)
+        opened = open_weights(self._paths[member.name])
+        return signature(opened.weights, opened.config)
 
     def bring(self, member: Member, wanted: Wanted | None, into: Path) -> Path:
         """Where it lies."""
@@ -148,14 +180,41 @@ def _samples(file: Path) -> bytes:
 def _distinct_names(paths: Sequence[Path]) -> list[str]:
     """The shortest ends of the paths that tell a step and tell the paths apart."""
     resolved = [path.absolute() for path in paths]
-    places = [place_of("/".join(path.parts[1:])) for path in resolved]
-    told = [None if place is None else place.line for place in places]
+    told = _alike(["/".join(path.parts[1:]) for path in resolved])
     for depth in range(1, max((len(path.parts) for path in resolved), default=1) + 1):
         names = ["/".join(path.parts[-depth:]) for path in resolved]
         if len(set(names)) < len(set(resolved)) or (depth == 1 and not all(map(place_of, names))):
             continue
         # Where a folder farther up tells stages apart, it belongs to the name.
-        here = [None if (place := place_of(name)) is None else place.line for name in names]
-        if here == told or len(set(told)) < 2:
+        if _alike(names) == told or len(set(told)) < 2:
             return names
     return [str(path) for path in resolved]
+
+
+def _alike(names: Sequence[str]) -> list[int]:
+    """Of each name the first of its line."""
+    told = [None if (place := place_of(name)) is None else place.line for name in names]
+    return [told.index(line) for line in told]
+
+
+def _may_hold_weights(path: Path) -> bool:
+    """A folder, a file of weights by its name, or one of an unusual suffix by its first bytes."""
+    if path.is_dir() or weight_files([path.name]):
+        return True
+    return path.is_file() and path.suffix not in SUFFIXES and bool(kind_of(path))
+
+
+def place_inside(path: Path) -> Place | None:
+    """The step that a training state tells of itself: in ``trainer_state.json``, or beside its weights."""
+    counts: Mapping[str, object] = {}
+    with contextlib.suppress(JomaError, OSError, ValueError):
+        if (path / TRAINER_STATE).is_file():
+            state = parse_json(read_bytes(path / TRAINER_STATE))
+            counts = state if isinstance(state, dict) else {}
+        elif is_there(path):
+            shards = open_checkpoint(path).shards.values()
+            counts = next((shard.counts for shard in shards), {})
+    for key in _STEPS:
+        if isinstance(step := counts.get(key), int) and step >= 0:
+            return Place(step=step)
+    return None

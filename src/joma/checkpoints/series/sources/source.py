@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -78,9 +77,3 @@ def grouped(members: Iterable[Member], keys: Mapping[str, str]) -> list[list[Mem
     for member in members:
         found.setdefault(keys[member.name], []).append(member)
     return [group for group in found.values() if len(group) > 1]
-
-
-def signature(entries: Mapping[str, TensorEntry]) -> str:
-    """A digest of names and shapes."""
-    told = sorted((name, entry.shape) for name, entry in entries.items())
-    return hashlib.sha256(repr(told).encode()).hexdigest()

@@ -31,7 +31,7 @@ from joma.instruments.track import TrackRun
 from joma.instruments.track.measuring.elsewhere import compute, on_text, parts_of
 from joma.instruments.track.measuring.fetching import Fetched
 from joma.instruments.track.measuring.parts import Kept, Parts
-from joma.instruments.track.measuring.placing import Piece, notes_of_omissions, placed
+from joma.instruments.track.measuring.placing import Piece, notes_of_omissions, placed, same_stacks
 from joma.instruments.track.measuring.reading import DETAILS, check_reading
 from joma.instruments.track.measuring.weights import changes_table, wanted_tensors, weights_table
 
@@ -110,7 +110,7 @@ class Measured:
         values = placed(self.series, self.values)
         if len(values):
             self.notes += notes_of_omissions(values)
-            values = values[values["metric"] != OMITTED].drop(columns=["tensor", "reason"])
+            values = same_stacks(values[values["metric"] != OMITTED].drop(columns=["tensor", "reason"]))
         tables["values"] = values.reset_index(drop=True)
         rows = [self._row(member) for line in lines([*chosen, *gone]) for member in line]
         return {"checkpoints": pd.DataFrame(rows), "notes": self._notes(), **tables}
@@ -142,7 +142,7 @@ class Measured:
         usual = max(known, key=known.count, default="")
         for member in readable:
             if signatures[member.name] not in ("", usual):
-                text = f"{member.name} has tensors of other names or shapes (or another vocabulary) than most"
+                text = f"{member.name} has other matrices, or matrices of other shapes, than most"
                 self.notes.append(Note("shapes", member.name, text, lost=True))
         readable = [one for one in readable if signatures[one.name] in ("", usual)]
         same_step = [note for note in notes_on(readable) if note.kind == _TWICE]

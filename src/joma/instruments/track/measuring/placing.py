@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from joma.checkpoints.omissions import OMITTED
+from joma.checkpoints.series.alike import without_shared
 from joma.checkpoints.series.members import Member, Note
 
 Piece = tuple[Member, Member | None, list[pd.DataFrame]]
@@ -26,6 +27,8 @@ def placed(series: str, pieces: Sequence[Piece]) -> pd.DataFrame:
             [1 if before is None else now.place.step - before.place.step for now, before, _ in pieces]
         )
         moved = ((table["metric"] == "change_norm") & (table["against"] == "previous")).to_numpy()
+        # A change below the rounding of the stored type is no speed; an unknown bound excludes nothing.
+        moved = moved & ~(table["value"] <= table["error_bound"]).to_numpy()
         unit = np.array([f"1/{now.place.unit}" for now, *_ in pieces], dtype=object)[number[moved]]
         value = table["value"][moved] / steps[number[moved]]
         speed = table[moved].assign(metric="speed", value=value, unit=unit)
@@ -53,6 +56,16 @@ def _loss(tables: Sequence[pd.DataFrame]) -> float:
         if len(table) and table["metric"].iloc[0] == "loss":
             return float(table["value"].iloc[0])
     return np.nan
+
+
+def same_stacks(values: pd.DataFrame) -> pd.DataFrame:
+    """Stacks under one name along the series: without what all of a checkpoint share, where names differ."""
+    own = values[values["layer"].notna()].groupby("checkpoint", sort=False)["stack"].unique()
+    if len({frozenset(stacks) for stacks in own}) < 2:
+        return values
+    plain = {name: without_shared(stacks) for name, stacks in own.items()}
+    pairs = zip(values["checkpoint"], values["stack"], strict=True)
+    return values.assign(stack=[plain.get(name, {}).get(stack, stack) for name, stack in pairs])
 
 
 def notes_of_omissions(values: pd.DataFrame) -> list[Note]:

@@ -8,19 +8,16 @@ import pandas as pd
 
 from joma.checkpoints.checkpoint import Checkpoint
 from joma.checkpoints.effective import weights_in
-from joma.checkpoints.families.matrices import find_matrices
-from joma.checkpoints.families.roles import MLP_ROLES
 from joma.checkpoints.families.sizes import Config
 from joma.checkpoints.formats.shard import Rooms, TensorEntry
 from joma.checkpoints.omissions import OMITTED
-from joma.checkpoints.ranks import ALL_ATTENTION, rank_rows
 from joma.checkpoints.ranks import Row as RankRow
+from joma.checkpoints.ranks import rank_rows
+from joma.checkpoints.series.alike import ROLES, matrices_by_key
 from joma.checkpoints.series.sources.source import Wanted
 from joma.core.progress import Progress
 from joma.instruments.track.measuring.changes import changes
 from joma.instruments.track.measuring.rows import Row, table_of
-
-ROLES = (*MLP_ROLES, *ALL_ATTENTION)
 
 
 def wanted_tensors(layers: Sequence[int] | None) -> Wanted:
@@ -28,11 +25,9 @@ def wanted_tensors(layers: Sequence[int] | None) -> Wanted:
 
     def wanted(entries: Mapping[str, TensorEntry], config: Config) -> set[str]:
         weights = weights_in(entries, config)
-        shapes = {name: weight.shape for name, weight in weights.items() if not weight.problem}
         return {
             part
-            for matrix in find_matrices(shapes, config)
-            if matrix.role in ROLES and (layers is None or matrix.layer in layers)
+            for matrix in matrices_by_key(weights, config, ROLES, layers).values()
             for part in weights[matrix.tensor].parts
         }
 
