@@ -149,8 +149,11 @@ def test_nothing_is_skipped_in_silence(tmp_path: Path) -> None:
     save_file(tensors, file)
     message = r"layers\.1\.mlp\.up_proj\.weight \(lower\).*first NaN at row 3, column 4"
     for statistics in (["stable_rank"], ["effective_rank"]):
+        with pytest.warns(UserWarning, match=message):
+            table = probe_weights(tmp_path, statistics=statistics)
+        assert set(table[table["metric"] != "omitted"]["layer"]) == {0}
         with pytest.raises(InputError, match=message):
-            probe_weights(tmp_path, statistics=statistics)
+            probe_weights(tmp_path, statistics=statistics, layers=[1], roles=["lower"])
     tensors["model.layers.1.mlp.up_proj.weight"].zero_()
     save_file(tensors, file)
     table = probe_weights(tmp_path)

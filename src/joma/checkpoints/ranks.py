@@ -197,7 +197,8 @@ def rank_rows(
                     rows[number] = _measure(checkpoint, matrix, weight, statistics, rtol, certify, device)
                 except InputError as error:  # NaN or infinities: they cost this matrix alone
                     failed[number] = error
-                    rows[number] = [_damaged(checkpoint, matrix, str(error), str(device))]
+                    reason = str(error).removeprefix(f"{checkpoint.path}: ")
+                    rows[number] = [_damaged(checkpoint, matrix, reason, str(device))]
             del tensor
     if failed and len(failed) == len(plan.matrices):
         raise next(iter(failed.values()))

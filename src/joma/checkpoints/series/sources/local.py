@@ -59,7 +59,7 @@ class LocalSeries(Series):
         children = sorted(folder.iterdir())
         inside = None
         if not any(place_of(child.name) for child in children):
-            usable = [child for child in children if _may_hold_weights(child)]
+            usable = [one for one in children if not is_no_member(one.name) and _may_hold_weights(one)]
             inside = counted_alike([child.name for child in usable]) or {
                 child.name: place for child in usable if (place := place_inside(child)) is not None
             }
