@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import expit
 
 from joma.core.errors import InputError
-from joma.theory.drift import Mixture, of_samples, plant, towards
+from joma.theory.activation import activation
+from joma.theory.attention import Attention
+from joma.theory.block import Block, Embeddings
+from joma.theory.drift import Mixture, of_labels, of_samples, plant, towards
 from joma.theory.isotropic import RELU, HomogeneousGate, mixture_flow
 from joma.theory.isotropic_laws import Gaussian, LaplaceMarginal, MultivariateT, UniformBall
 
@@ -77,3 +81,23 @@ def test_theorem_3s_model():
 def test_bad_input(call, words):
     with pytest.raises(InputError, match=words):
         call()
+
+
+def test_the_drift_of_labels_is_eq_2_of_the_block():
+    rng = np.random.default_rng(0)
+    x, y, p = rng.integers(0, 2, (9, 3)).astype(float), rng.integers(0, 2, 9).astype(float), np.full(9, 1 / 9)
+    u, xi = rng.normal(size=(2, 3)), np.array([0.1, -0.2])
+    pull, push = of_labels(x, y, p)(u, xi)
+    block = Block(Embeddings.orthonormal(3), Attention(kind="exp"), activation("relu"))
+    for k in range(2):
+        step = block.directions(
+            x,
+            np.append(u[k], xi[k])[None],
+            np.zeros(3),
+            lambda _, activity: y[:, None] - expit(activity.hidden),
+            sample_weights=p,
+        )
+        np.testing.assert_allclose(np.append(pull[k], push[k]), step.weights[0], atol=1e-15)
+    rounded = of_labels(x, y, p, width=1e-3)(u, xi)
+    np.testing.assert_allclose(rounded[0], pull, atol=1e-3)
+    assert not of_labels(x, y, p, trained_bias=False)(u, xi)[1].any()

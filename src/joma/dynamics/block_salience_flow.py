@@ -132,6 +132,67 @@ def integrate_joint(
     return JointTrajectory(times=found.times, v=v, logits=z, bias=xi, attention=attention)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AttendedTrajectory:
+    """One node of the block in its attended weight alone (S moments, n components)."""
+
+    times: Array
+    """(S,), in units of 1/eta_w."""
+    attended: Array
+    """u = v e^z (S, n)."""
+    bias: Array
+    """xi (S,)."""
+    kappa: float
+
+    @property
+    def logits(self) -> Array:
+        """z = kappa v^2/2 = W(kappa u^2)/2, (S, n)."""
+        return 0.5 * lambert(self.kappa * np.square(self.attended))
+
+
+def integrate_attended(
+    drift: Drift,
+    u0: ArrayLike,
+    times: ArrayLike,
+    *,
+    kappa: float = 1.0,
+    bias: float = 0.0,
+    rtol: float = 1e-7,
+    atol: float = 1e-9,
+    max_evaluations: int = 100_000,
+) -> AttendedTrajectory:
+    """The block with its attention integrated out: u' = (1 + w) e^w o Delta(u), w = W(kappa u^2), xi' the drift's.
+
+    Theorem 1 (z = kappa v^2/2) in the place of the logits' own dynamics; whatever the drift, C (mu - u) or that
+    of data. Arguments as of ``integrate_joint``, for one node, ``u0`` (n,), by LSODA.
+    """
+    where = "integrate_attended"
+    (start,) = arrays(where, u0=(u0, "n"))
+    rate, t = positive(where, "kappa", kappa), moments(where, times, from_zero=True)
+    parts = Parts(start.shape, (1,))
+
+    def velocity(_: float, state: Array) -> Array:
+        u, xi = parts.unpack(state)
+        w = lambert(rate * np.square(u))
+        pull, push = drift(u[None], xi)
+        return parts.pack((1.0 + w) * np.exp(w) * pull[0], push)
+
+    course = integrate(
+        where,
+        velocity,
+        parts.pack(start, np.array([bias])),
+        t,
+        begin=0.0,
+        method="LSODA",
+        rtol=rtol,
+        atol=atol,
+        max_evaluations=max_evaluations,
+        advice="a sharp gate slides along its kinks: give its drift a width, or stop earlier",
+    )
+    u, xi = parts.unpack(course.states)
+    return AttendedTrajectory(times=course.times, attended=u, bias=xi[:, 0], kappa=rate)
+
+
 def integrate_salience(
     mu: ArrayLike, times: ArrayLike, *, kappa: float = 1.0, tolerance: float = 1e-11
 ) -> BlockCourse:

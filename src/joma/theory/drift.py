@@ -71,6 +71,41 @@ def of_samples(
     return drift
 
 
+def of_labels(
+    contexts: ArrayLike,
+    labels: ArrayLike,
+    probabilities: ArrayLike,
+    *,
+    width: float = 0.0,
+    trained_bias: bool = True,
+) -> Drift:
+    """The drift of a ReLU unit that learns labels by a logistic loss: g = y - sigma(phi(u.x + xi)), not constant.
+
+    Args:
+        contexts: x (N, n).
+        labels: y (N,), 0 or 1.
+        probabilities: of the contexts (N,).
+        width: over which the gate is rounded by a logistic function; 0 is ReLU's own, along whose kinks a flow
+            slides.
+        trained_bias: whether xi learns, too.
+    """
+    x, y, p = arrays(
+        "of_labels",
+        contexts=(contexts, "N n"),
+        labels=(labels, "N"),
+        probabilities=(probabilities, "N"),
+    )
+    breadth = positive("of_labels", "width", width, zero=True)
+
+    def drift(u: Array, xi: Array) -> tuple[Array, Array]:
+        before = u @ x.T + xi[:, None]
+        gate = expit(before / breadth) if breadth else before > 0
+        signal = p * (y - expit(np.maximum(before, 0.0))) * gate
+        return signal @ x, signal.sum(axis=1) if trained_bias else np.zeros_like(xi)
+
+    return drift
+
+
 @dataclass(frozen=True, eq=False)
 class Mixture:
     """Isotropic laws about ``centres`` (C, n) with signed weights a_j = E[g | j] P[j], (C,): Lemma 2."""

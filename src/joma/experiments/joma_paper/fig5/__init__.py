@@ -37,7 +37,8 @@ class Fig5(Experiment):
     Tables: ``curves`` (run, time, token, height, weight v and logit z), ``entropy`` (run, time),
     ``order`` (run, token: time at which v passes a common level), ``uniform`` (mu: where the weights of the
     ReLU block with feedback rest under uniform attention, the end of its course), ``gradients`` (how far
-    g is from what it was).
+    g is from what it was), ``rate_ratios`` (rebound of the ReLU block with feedback at other
+    kappa = eta_z/eta_w, trained and by three laws: ``joma.experiments.joma_paper.fig5.rate_ratios``).
     """
 
     title = "Tokens under the query's lowest ancestor are associated first; do the others follow?"
@@ -52,6 +53,11 @@ class Fig5(Experiment):
     moments: int = setting(300, "moments recorded", at_least=20)
     start: float = setting(0.02, "initial weight v of every token", above=0.0, at_most=0.5)
     level: float = setting(0.2, "weight at which a token counts as associated", above=0.0)
+    rate_ratios: tuple[float, ...] = setting(
+        (1.0, 2.0, 3.0, 4.0, 6.0, 10.0, 30.0, 100.0),
+        "eta_z/eta_w, rising, of the table of the same name",
+        above=0.0,
+    )
     largest_target: float = setting(3.0, "largest mu of Eq. 6", above=0.0, at_most=4.0)
 
     def __post_init__(self) -> None:
@@ -61,3 +67,5 @@ class Fig5(Experiment):
                 f"fig5: settings start = {self.start}, level = {self.level}, largest_target = "
                 f"{self.largest_target}; level must lie between the other two."
             )
+        if list(self.rate_ratios) != sorted(set(self.rate_ratios)) or not self.rate_ratios:
+            raise InputError(f"fig5: setting rate_ratios = {self.rate_ratios!r} must be rising.")

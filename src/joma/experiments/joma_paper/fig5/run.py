@@ -14,7 +14,7 @@ from joma.core.progress import Progress
 from joma.dynamics.block_flow import Trajectory, solve
 from joma.dynamics.salience_flow import integrate
 from joma.dynamics.sgd import train
-from joma.experiments.joma_paper.fig5 import RUNS, Fig5
+from joma.experiments.joma_paper.fig5 import RUNS, Fig5, rate_ratios
 from joma.experiments.shared.trees import ancestor_heights, enumerate_states, tree_below_classes
 from joma.theory.activation import Activation, activation
 from joma.theory.attention import Attention
@@ -24,7 +24,7 @@ STEP = 0.01
 
 
 def run(settings: Fig5, progress: Progress) -> dict[str, pd.DataFrame]:
-    """Tables ``curves``, ``entropy`` and ``order``."""
+    """Tables ``curves``, ``entropy``, ``order``, ``uniform``, ``gradients`` and ``rate_ratios``."""
     parts = [progress.part(name, partial(_one_run, settings, name)) for name in progress.track(RUNS, "fig5")]
     curves = pd.concat(parts, ignore_index=True)
     return {
@@ -33,6 +33,7 @@ def run(settings: Fig5, progress: Progress) -> dict[str, pd.DataFrame]:
         "order": _order(curves, settings.level),
         "uniform": progress.part("uniform", partial(_uniform, settings)),
         "gradients": progress.part("gradients", partial(_gradients, settings)),
+        "rate_ratios": progress.part("rate_ratios", partial(_rate_ratios, settings)),
     }
 
 
@@ -101,6 +102,18 @@ def _gradients(settings: Fig5) -> pd.DataFrame:
         }
         rows += [{"time": step * STEP, "metric": metric, "value": float(v)} for metric, v in numbers.items()]
     return pd.DataFrame(rows)
+
+
+def _rate_ratios(settings: Fig5) -> pd.DataFrame:
+    """Rebounds of the ReLU block with feedback at other eta_z/eta_w, and what the laws make of them."""
+    present, is_there, sample_weights, _ = contexts(settings)
+    return rate_ratios.table(
+        (present, is_there, sample_weights),
+        np.array(settings.rate_ratios),
+        start=settings.start,
+        time=settings.time,
+        step=STEP,
+    )
 
 
 def _uniform(settings: Fig5) -> pd.DataFrame:
