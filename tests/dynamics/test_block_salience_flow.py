@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from joma.core.errors import DivergenceError, InputError
-from joma.dynamics.block_salience_flow import integrate_joint, integrate_salience
+from joma.dynamics.block_salience_flow import integrate_attended, integrate_joint, integrate_salience
 from joma.theory import block_salience, salience
 from joma.theory.drift import of_samples, plant, towards
 from joma.theory.isotropic import RELU
@@ -30,6 +30,19 @@ def test_the_joint_flow_is_the_closed_form_with_the_invariant():
     exact = block_salience.solve(MU, TIMES, kappa=0.8)
     np.testing.assert_allclose(flow.v[:, 0], exact.v, rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(flow.logits, 0.4 * flow.v[:, 0] ** 2, atol=1e-8)
+
+
+def test_the_block_without_its_attention_is_the_block():
+    planted = plant(Gaussian(), RELU, MU, distance=1.1, rho_minus=-0.7)
+    start, kappa = 0.6 * MU, 0.8
+    v0 = start * np.exp(-0.5 * block_salience.lambert(kappa * start**2))
+    drift = planted.mixture.drift(trained_bias=True)
+    joint = integrate_joint(drift, v0, TIMES, kappa=kappa, z0=0.5 * kappa * v0**2, bias=planted.bias)
+    alone = integrate_attended(drift, start, TIMES, kappa=kappa, bias=planted.bias)
+    np.testing.assert_allclose(alone.attended, joint.attended[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(alone.logits, joint.logits, atol=1e-5)
+    np.testing.assert_allclose(alone.bias, joint.bias[:, 0], rtol=1e-5)
+    assert abs(alone.bias[-1] - planted.bias) > 1e-2
 
 
 def test_the_printed_flow_is_equation_6():

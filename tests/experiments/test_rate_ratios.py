@@ -1,4 +1,4 @@
-"""Fig. 5's block where attention learns faster: its parts against the block itself and against exact flows."""
+"""Fig. 5's block where attention learns faster: its parts against the block and against exact flows."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ MODULES = (
     "salience",
     "fig4",
     "block_flow",
+    "block_boundary",
     "block_rank",
     "latent_tree",
     "feature_graph",

@@ -161,10 +161,11 @@ def integrate_attended(
     atol: float = 1e-9,
     max_evaluations: int = 100_000,
 ) -> AttendedTrajectory:
-    """The block with its attention integrated out: u' = (1 + w) e^w o Delta(u), w = W(kappa u^2), xi' the drift's.
+    """The block with its attention integrated out: u' = (1 + w) e^w o Delta(u), w = W(kappa u^2), xi' the
+    drift's.
 
-    Theorem 1 (z = kappa v^2/2) in the place of the logits' own dynamics; whatever the drift, C (mu - u) or that
-    of data. Arguments as of ``integrate_joint``, for one node, ``u0`` (n,), by LSODA.
+    Theorem 1 (z = kappa v^2/2) in the place of the logits' own dynamics; whatever the drift, C (mu - u) or
+    that of data. Arguments as of ``integrate_joint``, for one node, ``u0`` (n,), by LSODA.
     """
     where = "integrate_attended"
     (start,) = arrays(where, u0=(u0, "n"))

@@ -1,11 +1,14 @@
 """Which data make the block's attention bounce: the boundary between an entropy that ends rising and falling.
 
-Near its rest the block's attended weight u = v e^z (``joma.theory.block_salience``) obeys, with Theorem 3's C,
+Near its rest the block's attended weight u = v e^z (``joma.theory.block_salience``) obeys, with Theorem
+3's C,
 
-    delta = u - mu,    delta' = -D C delta,    D = diag(d_l),    d_l = (1 + W_l) e^{W_l},    W_l = W(kappa mu_l^2).
+    delta = u - mu,    delta' = -D C delta,    D = diag(d_l),    d_l = (1 + W_l) e^{W_l},
+    W_l = W(kappa mu_l^2) = 2 z_l.
 
-C has two eigenvalues, one along mu and one transverse to it: C = beta_1 (I + (chi - 1) m m'), m = mu/|mu|, chi
-their ratio. At a critical point of Gaussian data about xbar_+ and about the origin, with a homogeneous gate,
+C has two eigenvalues, one along mu and one transverse to it: C = beta_1 (I + (chi - 1) m m'), m = mu/|mu|,
+chi their ratio. At a critical point of Gaussian data about xbar_+ and about the origin, with a homogeneous
+gate,
 
     a_- p(rho_-) = a_+ [X theta_1(rho_+) + p(rho_+)],    **chi = rho_-^2**,
 
@@ -17,18 +20,19 @@ transverse one a_+ X theta_1(rho_+)/|mu|. Only at rho_- = -1 is C a multiple of 
     e_l ~ d_l m_l/(d_l - lambda),    lambda sum_l m_l^2/(d_l - lambda) = chi/(1 - chi),
 
 so that the least lambda rises from 0 at chi = 0 to min d at chi = 1. A course that comes from a share of mu
-approaches its rest as u = mu - a e e^{-lambda t} with a > 0 if e is turned so that sum_l e_l m_l/d_l > 0 (the left
-eigenvector is e_l/d_l). The entropy of softmax(z) then changes by -cov_p(z, dz), dz_l = W_l/((1 + W_l) mu_l) du_l:
+approaches its rest as u = mu - a e e^{-lambda t} with a > 0 if e is turned so that sum_l e_l m_l/d_l > 0 (the
+left eigenvector is e_l/d_l). The entropy of softmax(z) then changes by -cov_p(z, dz), dz_l = W_l/((1 + W_l)
+mu_l) du_l:
 
     it ends rising  iff  S(lambda) = sum_l p_l (z_l - <z>) W_l e^{W_l}/(d_l - lambda) < 0    (chi < 1).
 
-**One boundary.** Along l the factors z_l - <z> change their sign once, say at d*. Every term of
-(d* - lambda) S(lambda) falls as lambda rises, so S has one root below min d: S(0) > 0, and S -> -inf at min d.
-Its lambda gives chi_c = R/(1 + R) with R = lambda sum_l m_l^2/(d_l - lambda): **0 < chi_c < 1**. For chi >= 1 the
-entropy ends rising always: then e_1 > 0 for the least component alone, and with b_l = d_l m_l^2/(d_l - lambda),
-which is negative for it alone and sums to at most 0, S = sum_l g_l b_l > 0, since the least component has the
-least g_l = (z_l - <z>) e^{-W_l/2}/(1 + W_l), up to a factor. So with C = I every block bounces, as
-``joma.theory.bounce_law`` has it, and with the paper's own C those with chi > chi_c.
+**One boundary.** Along l the factors z_l - <z> change their sign once, say at d*. Every term of (d* - lambda)
+S(lambda) falls as lambda rises, so S has one root below min d: S(0) > 0, and S -> -inf at min d. Its lambda
+gives chi_c = R/(1 + R) with R = lambda sum_l m_l^2/(d_l - lambda): **0 < chi_c < 1**. For chi >= 1 the
+entropy ends rising always: then e_1 > 0 for the least component alone, and with b_l = d_l m_l^2/(d_l -
+lambda), which is negative for it alone and sums to at most 0, S = sum_l g_l b_l > 0, since the least
+component has the least g_l = (z_l - <z>) e^{-W_l/2}/(1 + W_l), up to a factor. So with C = I every block
+bounces, as ``joma.theory.bounce_law`` has it, and with the paper's own C those with chi > chi_c.
 
 Below the boundary the slowest direction is nearly mu itself: all components come to rest together, the
 salient ones rise most at the end, and attention only sharpens.
@@ -158,7 +162,7 @@ def _unit(mu: ArrayLike, kappa: float) -> float:
 
 
 def _rate(parts: _Components, chi: float) -> float:
-    """lambda/min d: the root of the secular equation below 1 (chi < 1) or between 1 and the next (chi > 1)."""
+    """lambda/min d: the secular equation's root below 1 (chi < 1), or from 1 to the next rate (chi > 1)."""
     if chi == 1.0:
         return 1.0
     apart = parts.rate - 1.0

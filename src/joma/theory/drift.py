@@ -79,14 +79,15 @@ def of_labels(
     width: float = 0.0,
     trained_bias: bool = True,
 ) -> Drift:
-    """The drift of a ReLU unit that learns labels by a logistic loss: g = y - sigma(phi(u.x + xi)), not constant.
+    """The drift of a ReLU unit that learns labels by a logistic loss: g = y - sigma(phi(u.x + xi)), not
+    constant.
 
     Args:
         contexts: x (N, n).
         labels: y (N,), 0 or 1.
         probabilities: of the contexts (N,).
-        width: over which the gate is rounded by a logistic function; 0 is ReLU's own, along whose kinks a flow
-            slides.
+        width: over which the gate is rounded by a logistic function; 0 is ReLU's own, along whose kinks a
+            flow slides.
         trained_bias: whether xi learns, too.
     """
     x, y, p = arrays(

@@ -1,20 +1,22 @@
 """How long the block stays where it starts: at v = 0 its gate is shut, for ever.
 
-Theorem 4, Eq. 6 and Fig. 4 start at v = 0, "zero initialisation", where (mu - v) is largest. But (mu - v) is the
-drift near mu alone. The drift that Theorem 3 linearises (ReLU, fixed bias xi = rho_- |mu| with xi < 0, one positive
-class at distance X, the negative one at the origin; a_-/a_+ is the ratio that makes mu a rest) vanishes at v = 0: no
-sample passes the gate, v = 0 is an equilibrium. From the share s of mu, along mu, with uniform attention (and with
-exp attention while kappa u^2 is small) in units of |mu|/a_+
+Theorem 4, Eq. 6 and Fig. 4 start at v = 0, "zero initialisation", where (mu - v) is largest. But (mu - v) is
+the drift near mu alone. The drift that Theorem 3 linearises (ReLU, fixed bias xi = rho_- |mu| with xi < 0,
+one positive class at distance X, the negative one at the origin; a_-/a_+ is the ratio that makes mu a rest)
+vanishes at v = 0: no sample passes the gate, v = 0 is an equilibrium. From the share s of mu, along mu, with
+uniform attention (and with exp attention while kappa u^2 is small) in units of |mu|/a_+
 
     ds/dt = X theta_1(X + r) + theta_2(X + r) - ratio theta_2(r),    r = rho_-/s,
     ratio = (X theta_1(rho_+) + theta_2(rho_+))/theta_2(rho_-),      rho_+ = X + rho_-,
 
-since the gate sees the bias over the weights' length. For Gaussian data the way out takes, with R = |rho_-|/s,
+since the gate sees the bias over the weights' length. For Gaussian data the way out takes, with R =
+|rho_-|/s,
 
     t ~ sqrt(2 pi) (s^3/rho_-^2) e^{(R - X)^2/2},    R - X large,
 
-more than exponentially long in 1/s. Of a law of bounded support no gate opens below a certain s at all. A leaky
-gate is never shut: it leaves v = 0 at the speed X phi'(-0).
+more than exponentially long in 1/s. Of a law of bounded support no gate opens below a certain s at all, and
+of a heavy-tailed one (t_5) small weights shrink: the negative class passes the gate more often than the
+positive one's pull makes up for. A leaky gate is never shut: it leaves v = 0 at the speed X phi'(-0).
 
 Times are given in time constants of the rest's transverse direction, |mu|/(a_+ X theta_1(rho_+)) = 1/beta_1.
 """

@@ -121,6 +121,20 @@ RESULTS = (
         ("block_flow", "block_bounce", "block_rank"),
         ("block_flow",),
     ),
+    Result(
+        "Eq. 6 of the block, with the paper's own C",
+        "which data make attention bounce: the boundary in rho_-",
+        ("theory.block_boundary.critical_ratio", "theory.block_boundary.slowest"),
+        ("block_boundary",),
+        ("block_flow",),
+    ),
+    Result(
+        "JoMA Theorem 4, zero initialisation",
+        "the gate is shut at v = 0: how long the way out takes",
+        ("theory.escape_time.escape_time", "theory.escape_time.escape_time_asymptotic"),
+        ("escape",),
+        ("block_flow",),
+    ),
     Result("JoMA Lemma 6", "a bound of (1 - exp(-y^2))/y", ("theory.salience.lemma_6",), ("lemma6",)),
     Result("JoMA Lemma 7", "a bound of Gaussian integrals", ("theory.salience.lemma_7",), ("lemma7",)),
     Result(
@@ -163,7 +177,11 @@ RESULTS = (
     Result(
         "JoMA Fig. 5",
         "which tokens are associated first, and in which layer",
-        ("models.stack.JomaStack",),
+        (
+            "models.stack.JomaStack",
+            "theory.drift.of_labels",
+            "dynamics.block_salience_flow.integrate_attended",
+        ),
         (),
         ("fig5", "latent_depth", "deep_hierarchy"),
     ),

@@ -23,9 +23,12 @@ class BlockFlow(Experiment):
     Tables: ``rests`` (case, seed: where exp attention and uniform attention rest on the same sample, and how
     far the invariant drifts), ``courses`` (entropy in time of the block, the corrected flow, Eq. 6 and frozen
     attention), ``rates`` (final rates of the population's block), ``order`` (times at which components are
-    half learned), ``costs`` (what C = I and leaving out mu mu' cost), ``centres`` (how far mu is from a
-    cluster's centre), ``law`` (dip and rebound of random mu, by the law and by the flow), ``phases`` (the
-    same over saliency and spread).
+    half learned), ``costs`` (what C = I and leaving out mu mu' cost, from 0.6 mu), ``centres`` (how far mu is
+    from a cluster's centre), ``law`` (dip and rebound of random mu, by the law and by the flow, C = I and
+    v(0) = 0), ``phases`` (the same over saliency and spread, and ``boundary``, the chi_c above which the
+    paper's own C bounces), ``boundary`` (how the entropy of random blocks of Gaussian data ends, on both
+    sides of the closed form's rho_-), ``starts`` (what the linear drift costs, by the share of mu from which
+    the flow starts).
     """
 
     title = "Where the block of Eq. 1 rests, and how deep its attention bounces"
@@ -33,12 +36,13 @@ class BlockFlow(Experiment):
     cost: ClassVar[Mapping[str, str]] = {"quick": "2 min", "paper": "20 min"}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "quick": {},
-        "paper": {"cases": 50, "phase_points": 24},
+        "paper": {"cases": 50, "phase_points": 24, "blocks": 100},
     }
 
     cases: int = setting(8, "settings of the sampled block: law, gate, n, saliency, spread", at_least=2)
     seeds: int = setting(5, "samples drawn for each setting", at_least=5, at_most=1000)
     samples: int = setting(24_000, "size of each sample", at_least=1000, at_most=1_000_000)
     drawn: int = setting(200, "random mu on which the law of the bounce is tried", at_least=20)
+    blocks: int = setting(4, "random blocks on which the boundary is tried", at_least=2)
     phase_points: int = setting(9, "saliencies and spreads of the phase diagram", at_least=3, at_most=100)
     components: int = setting(10, "components of mu in the phase diagram", at_least=2, at_most=1000)

@@ -9,16 +9,18 @@ import pandas as pd
 
 from joma.core.progress import Progress
 from joma.dynamics.block_salience_flow import BlockAttention, JointTrajectory, integrate_joint
-from joma.experiments.beyond.block_flow import BlockFlow, sharp
+from joma.experiments.beyond.block_flow import BlockFlow, boundary, sharp
 from joma.experiments.beyond.block_flow.cases import Array, Case, cases, make
 from joma.theory import block_salience, salience
+from joma.theory.block_boundary import critical_ratio
 from joma.theory.block_salience import entropy, lambert
 from joma.theory.bounce_law import bounce_law, bounce_of_flow
 from joma.theory.drift import Drift, Mixture, of_samples, towards
 from joma.theory.isotropic import RELU
 from joma.theory.isotropic_laws import Gaussian, MultivariateT, UniformBall
 
-# A flow starts where the gate reads this share of mu: Theorem 3 is about the neighbourhood of mu.
+# A flow starts where the gate reads this share of mu, not at v = 0, where the gate is shut and nothing ever
+# moves (joma.theory.escape_time); what the share changes is the table ``starts``.
 START = 0.6
 # Time constants of its slowest direction that a flow is given to come to rest.
 PATIENCE = 12.0
@@ -30,7 +32,12 @@ def run(settings: BlockFlow, progress: Progress) -> dict[str, pd.DataFrame]:
         f"rests_{index}": partial(rests, settings=settings, index=index) for index in range(settings.cases)
     }
     parts = progress.parts(
-        {**sampled, "law": partial(law, settings=settings), "phases": partial(phases, settings=settings)}
+        {
+            **sampled,
+            "law": partial(law, settings=settings),
+            "phases": partial(phases, settings=settings),
+            "boundary": partial(boundary.boundary, count=settings.blocks, seed=settings.seed),
+        }
     )
     example = make(Gaussian(), RELU, settings.components, 12.0, 0.34)
     return {
@@ -41,6 +48,8 @@ def run(settings: BlockFlow, progress: Progress) -> dict[str, pd.DataFrame]:
         "centres": centres(settings),
         "law": parts["law"],
         "phases": parts["phases"],
+        "boundary": parts["boundary"],
+        "starts": boundary.starts(settings.components),
     }
 
 
@@ -263,12 +272,16 @@ def law(progress: Progress, settings: BlockFlow) -> pd.DataFrame:
 
 
 def phases(progress: Progress, settings: BlockFlow) -> pd.DataFrame:
-    """Dip and rebound of the flow over saliency max mu sqrt(kappa) and spread min mu/max mu."""
+    """Dip and rebound with C = I, and the boundary chi_c, over saliency and spread min mu/max mu."""
     rows = []
     for largest in progress.track(np.logspace(0.0, 3.0, settings.phase_points), "phases"):
         # The last one, all components alike, is the null.
         for spread in [*np.linspace(0.05, 0.95, settings.phase_points), 1.0]:
-            found = bounce_of_flow(largest * np.linspace(spread, 1.0, settings.components))
-            for metric, value in (("dip", found.dip), ("rebound", found.rebound)):
+            mu = largest * np.linspace(spread, 1.0, settings.components)
+            found = bounce_of_flow(mu)
+            numbers = {"dip": found.dip, "rebound": found.rebound}
+            if spread < 1:
+                numbers["boundary"] = critical_ratio(mu)
+            for metric, value in numbers.items():
                 rows.append({"saliency": largest, "spread": spread, "metric": metric, "value": value})
     return pd.DataFrame(rows)

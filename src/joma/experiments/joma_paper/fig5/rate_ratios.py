@@ -1,10 +1,10 @@
 """The trained block where attention learns faster than the MLP, beside the laws of its bounce.
 
-What is trained are v, z and xi by Eq. 2, in steps; the laws know no attention: z = kappa v^2/2 (Theorem 1), with
-the drift of the tree's own contexts (``drift``), or with C = I about the end of uniform attention
+What is trained are v, z and xi by Eq. 2, in steps; the laws know no attention: z = kappa v^2/2 (Theorem 1),
+with the drift of the tree's own contexts (``drift``), or with C = I about the end of uniform attention
 (``rest``, ``joma.theory.bounce_law.bounce_law``), or component by component with the drift that each one
-has along the course of uniform attention (``components``: time there is int e^{-w}/(1 + w) dtau, tau the time of
-uniform attention, so that it needs no flow at all).
+has along the course of uniform attention (``components``: time there is int e^{-w}/(1 + w) dtau, tau the time
+of uniform attention, so that it needs no flow at all).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def rebound(course: Array) -> float:
 
 
 def threshold(kappas: Array, rebounds: Array, level: float) -> float:
-    """The kappa at which the rebound first reaches a level, between values on a logarithmic scale; inf if never."""
+    """The kappa at which the rebound first reaches a level, interpolated in ln kappa; inf if never."""
     above = np.flatnonzero(rebounds >= level)
     if not above.size:
         return float("inf")
@@ -48,7 +48,8 @@ def descend(
 ) -> tuple[Array, Array]:
     """Entropy (S, B) along the training and attended weights at its end (B, n), at ``kappas`` (B,).
 
-    ``contexts`` are x (N, n), labels (N,) and probabilities (N,). Weights start at ``start``, on the invariant.
+    ``contexts`` are x (N, n), labels (N,) and probabilities (N,). Weights start at ``start``, on the
+    invariant.
     """
     drift = of_labels(*contexts)
     rate = kappas[:, None]
@@ -74,7 +75,8 @@ def law(contexts: tuple[Array, Array, Array], kappa: float, *, start: float, tim
 
 
 def of_components(uniform: Array, times: Array, kappa: float) -> Array:
-    """Entropy in time (S,), each component by its own drift along uniform attention's course ``uniform`` (S, n).
+    """Entropy in time (S,), each component by its own drift along uniform attention's course ``uniform``
+    (S, n).
 
     ``times`` (S,) are uniform attention's. A component that has come to the end of its course stays there.
     """
