@@ -42,6 +42,47 @@ def tables(top_bounces: bool, wave: bool, runs: int = 5) -> dict[str, pd.DataFra
     }
 
 
+def made_pythias(as_the_paper_says: bool) -> dict[str, pd.DataFrame]:
+    """Curves of the paper's shapes: 6, 24 and 32 layers, 20 checkpoints; or with the halves exchanged."""
+    random = np.random.default_rng(1)
+    steps = np.arange(20.0)
+    rows = []
+    for run, depth in {"pythia-70m": 6, "pythia-1.4b": 24, "pythia-6.9b": 32}.items():
+        for layer in range(depth):
+            curve = 10 - 5 / (1 + np.exp(-(steps - 4 - 3 * layer / depth)))
+            if (layer >= depth / 2) == as_the_paper_says:
+                curve += 0.4 * np.clip(steps - 12, 0, None)
+            curve += 0.02 * random.standard_normal(20)
+            rows += [
+                (run, int(s), layer, "stable_rank", "lower", v) for s, v in zip(steps, curve, strict=True)
+            ]
+    curves = pd.DataFrame(rows, columns=["run", "step", "layer", "metric", "matrix", "value"])
+    return {
+        "curves": curves,
+        "layers": _layers(curves),
+        "dates": dates(curves, ("run", "metric", "matrix")),
+        "downloads": pd.DataFrame(columns=["model", "members", "bytes", "note"]),
+    }
+
+
+def test_models_of_several_depths_are_judged_each_by_its_own_halves() -> None:
+    found = made_pythias(as_the_paper_says=True)
+    layers = found["layers"]
+    assert (layers["runs"] == 1).all()
+    bounces = layers[layers["verdict"] == "bounces"].groupby("run")["layer"].agg(["min", "count"])
+    assert bounces.loc[["pythia-70m", "pythia-1.4b", "pythia-6.9b"]].to_numpy().tolist() == [
+        [3, 3],
+        [12, 12],
+        [16, 16],
+    ]
+    (top,) = (claim for claim in claims(Fig7(), found) if claim.id == "fig7.top_layers")
+    assert top.verdict == "holds"
+    assert top.measured > 0.5
+    assert "31 of 31 upper layers bounce, 31 of 31 lower layers only fall" in top.evidence
+    assert verdicts(made_pythias(as_the_paper_says=False))["fig7.top_layers"] == "fails"
+    assert len(draw(Fig7(), found).axes) == 3
+
+
 def verdicts(found: dict[str, pd.DataFrame]) -> dict[str, str]:
     return {claim.id: claim.verdict for claim in claims(Fig7(), found)}
 

@@ -96,24 +96,29 @@ def _spearman(rows: Array, layers: np.ndarray[tuple[int], np.dtype[np.int64]]) -
         return np.where(size > 0, centred @ position / size, 0.0)
 
 
-def top_above_bottom(rebounds: Array, seed: int = 0) -> tuple[float, float, float]:
+def top_above_bottom(rebounds: Array | Sequence[Array], seed: int = 0) -> tuple[float, float, float]:
     """Do the upper half of the layers rebound further than the lower half?
 
     Args:
-        rebounds: (layers,), or (runs, layers), from the bottom, in units that layers can be compared in.
+        rebounds: (layers,), or (runs, layers), from the bottom, in units that layers can be compared in; of
+            runs of several depths a sequence of (layers,), each of which has halves of its own.
 
     Returns:
         Difference of the halves' means, the 95 % point of the same with layers shuffled, and the share of
         shuffles that differ at least as much.
     """
-    half = rebounds.shape[-1] // 2
     random = np.random.default_rng(seed)
-    rebounds = np.atleast_2d(rebounds)
-    shuffled = random.permuted(np.tile(rebounds, (_SHUFFLES, 1, 1)), axis=-1)
+    runs = [rebounds] if isinstance(rebounds, np.ndarray) and rebounds.ndim == 1 else list(rebounds)
+    measured, drawn = 0.0, np.zeros(_SHUFFLES)
+    for depth in sorted({run.size for run in runs}):
+        half, alike = depth // 2, np.stack([run for run in runs if run.size == depth])
+        shuffled = random.permuted(np.tile(alike, (_SHUFFLES, 1, 1)), axis=-1)
 
-    def difference(rows: Array) -> Array:
-        return np.asarray((rows[..., -half:] - rows[..., :half]).mean(axis=(-1, -2)))
+        def difference(rows: Array, half: int = half) -> Array:
+            return np.asarray((rows[..., -half:] - rows[..., :half]).mean(axis=(-1, -2)))
 
-    measured, drawn = float(difference(rebounds)), difference(shuffled)
+        share = len(alike) / len(runs)
+        measured += share * float(difference(alike))
+        drawn += share * difference(shuffled)
     hits = int(np.sum(drawn >= measured - 1e-12))
     return measured, float(np.quantile(drawn, 0.95)), (1 + hits) / (1 + _SHUFFLES)

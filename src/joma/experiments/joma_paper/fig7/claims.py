@@ -42,10 +42,10 @@ def _top_layers(settings: Fig7, tables: Mapping[str, pd.DataFrame]) -> Claim:
         return statement.not_tested(f"it needs {LEAST_LAYERS} layers and 8 checkpoints of each run")
     rises = _rebounds(tables["curves"])
     measured, null, probability = top_above_bottom(rises, settings.seed)
-    layers = sorted(ranks["layer"].unique())
-    half = len(layers) // 2
-    top = ranks[ranks["layer"].isin(layers[-half:])]["verdict"]
-    bottom = ranks[ranks["layer"].isin(layers[:half])]["verdict"]
+    depths = tables["curves"].groupby("run")["layer"].nunique()
+    depth = ranks["run"].map(depths).fillna(depths.max())  # runs that are judged together have one depth
+    top = ranks[ranks["layer"] >= depth - depth // 2]["verdict"]
+    bottom = ranks[ranks["layer"] < depth // 2]["verdict"]
     return statement.judge(
         above(
             null, measured, of="rebound of upper less lower layers", than="the 95 % point of shuffled layers"
@@ -60,8 +60,8 @@ def _top_layers(settings: Fig7, tables: Mapping[str, pd.DataFrame]) -> Claim:
     )
 
 
-def _rebounds(curves: pd.DataFrame) -> Array:
-    """(runs, layers): how much of its range each curve has risen from its lowest point by the end."""
+def _rebounds(curves: pd.DataFrame) -> list[Array]:
+    """Of each run (layers,): how much of its range each curve has risen from its lowest point by the end."""
     ranks = rows(curves, metric="stable_rank", matrix="lower")
 
     def share(values: pd.Series) -> float:
@@ -69,8 +69,7 @@ def _rebounds(curves: pd.DataFrame) -> Array:
         return float((values.iloc[low:].max() - values.min()) / max(values.max() - values.min(), 1e-300))
 
     ordered = ranks.sort_values("step").groupby(["run", "layer"])["value"].agg(share)
-    found: Array = ordered.unstack("layer").dropna(axis=1).to_numpy()
-    return found
+    return [one.sort_index(level="layer").to_numpy() for _, one in ordered.groupby("run")]
 
 
 def _wave(settings: Fig7, table: pd.DataFrame, move: str, sign: int, statement: Statement) -> Claim:

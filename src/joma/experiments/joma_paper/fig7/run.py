@@ -91,9 +91,14 @@ def _download(settings: Fig7, model: str) -> dict[str, Json]:
 
 
 def _layers(curves: pd.DataFrame) -> pd.DataFrame:
-    """Dip and rebound of each layer: over all runs together where their steps agree, else run by run."""
+    """Dip and rebound of each layer: over all runs together where they are alike, else run by run.
+
+    Alike are at least three runs of one depth and of the same steps: seeds. Of models of several depths,
+    layer 6 of one is not layer 6 of another.
+    """
+    depths = curves.groupby("run")["layer"].nunique()
     together = curves.groupby("run")["step"].unique().map(tuple).nunique() == 1
-    several = together and curves["run"].nunique() >= _LEAST_RUNS
+    several = together and depths.nunique() == 1 and len(depths) >= _LEAST_RUNS
     rows = []
     for (metric, matrix, layer), one in curves.groupby(["metric", "matrix", "layer"], sort=True):
         wide = one.pivot_table(index="run", columns="step", values="value")
