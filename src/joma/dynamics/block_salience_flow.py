@@ -2,6 +2,7 @@
 
     v_k' = a o Delta_k(u),    u_k = v_k o a,    z' = kappa sum_k v_k o v_k'    (exp: a = e^z)
 
+z is the attention logit over the temperature T, kappa = eta_z/(eta_w T^2).
 The attention ``a`` multiplies what is learned *and* what the gate reads. ``printed`` is Eq. 6: it multiplies
 by a, but leaves the gate reading v. ``frozen`` keeps attention uniform, a = 1, whose rest the block shares.
 In linear attention a = z and z' = kappa sum_k v_k o Delta_k; in softmax attention a = n softmax(z), the same

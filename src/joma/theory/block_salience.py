@@ -3,7 +3,10 @@
 The gate of Eq. 1 reads the attended input ``b = e^z o x``, so that with Theorem 3's C = I and Theorem 1's
 z = kappa v^2/2 each component of the lower-layer weights obeys
 
-    v' = (mu - u) e^z,    u = v e^z,    z = kappa v^2 / 2,    kappa = eta_z / (eta_w T^2).
+    v' = (mu - u) e^z,    u = v e^z,    z = kappa v^2 / 2,    kappa = eta_z / (eta_w T^2),
+
+z the attention logit over the temperature T (``joma.theory.invariants``: Theorem 1,
+for the logit itself).
 
 Eq. 6 as printed leaves the gate reading the bare input, ``mu - v`` for ``mu - u``. With
 W = W(kappa mu^2), Lambert's function, the block rests where u = mu: v* = mu e^{-W/2}, z* = W/2, so that

@@ -16,10 +16,14 @@ which is exact both for small and for large weights. So every component's time, 
 given time, hence the entropy of softmax(z) is known without integrating anything. The dip is the least of
 it, found along the most salient component's course.
 
-**Every block bounces.** The rates (1 + W) e^W grow with |mu|, so the component that comes to rest last is the
-one with the least |mu|, hence the least logit; while it alone still rises towards the others, the entropy
-rises. Unless all |mu| are alike the entropy therefore ends rising. How visibly is another matter:
-``saturated_overshoot`` is what a saturated winner's logit gap exceeds its rest by.
+**With C = I every block bounces.** The rates (1 + W) e^W grow with |mu|, so the component that comes to rest
+last is the one with the least |mu|, hence the least logit; while it alone still rises towards the others, the
+entropy rises. Unless all |mu| are alike the entropy therefore ends rising. How visibly is another matter:
+``saturated_overshoot`` is what a saturated winner's logit gap exceeds its rest by. With the paper's own
+C(mu) it depends on the data: ``joma.theory.block_boundary``. And the law starts at v = 0, which a block
+with a shut gate never leaves: ``joma.theory.escape_time``.
+
+Here z is the attention logit over the temperature T, and kappa = eta_z/(eta_w T^2) belongs to it.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ critical point mu. With attention it is v' = e^z o Delta(v o e^z)
 (``joma.dynamics.block_salience_flow``): Delta stays, its argument does not. So whatever Delta is, the
 block comes to rest exactly where v o e^z is a zero of it, i.e. where uniform attention rests.
 
+With attention z is the logit over the temperature T throughout.
+
 A drift takes ``u`` (K, n) and ``xi`` (K,) and returns E[g_k h'_k x] (K, n) and E[g_k h'_k] (K,).
 """
 

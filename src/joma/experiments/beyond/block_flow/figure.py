@@ -37,9 +37,23 @@ def draw(settings: BlockFlow, tables: Mapping[str, pd.DataFrame]) -> Figure:
         grid.columns, grid.index, grid.to_numpy(), levels=levels, colors="white", linewidths=0.7
     )
     phase.clabel(lines, fmt="%g", fontsize=8)
+    bounds = phases[phases["metric"] == "boundary"]
+    if len(bounds):
+        # With the paper's own C those bounce whose |rho_-| is larger (Gaussian data).
+        least = np.sqrt(bounds.pivot_table(index="spread", columns="saliency", values="value"))
+        dashed = phase.contour(
+            least.columns,
+            least.index,
+            least.to_numpy(),
+            levels=6,
+            colors="black",
+            linestyles="--",
+            linewidths=0.8,
+        )
+        phase.clabel(dashed, fmt="|ρ₋| > %.2g", fontsize=7)
     figure.colorbar(shown, ax=phase, label="rebound, nats")
     phase.set(xscale="log", xlabel="saliency √κ·max μ", ylabel="spread min μ / max μ")
-    phase.set_title(f"every block bounces; how deep ({settings.components} components)")
+    phase.set_title(f"C = I: every block bounces; how deep ({settings.components} components)")
     wide = tables["law"].pivot_table(index=["draw", "metric"], columns="run", values="value").reset_index()
     for k, (metric, one) in enumerate(wide.groupby("metric")):
         law.plot(one["flow"], one["law"], "o", ms=4, alpha=0.6, color=PALETTE[k], label=metric)
