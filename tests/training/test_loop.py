@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,46 @@ def test_equals_the_plain_loop_one_would_write(name: str, text: TokenText) -> No
     plain = model.eval()(inputs)
     model.load_state_dict(ours)
     torch.testing.assert_close(model(inputs), plain, rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["adam, random", "sgd"])
+def test_queries_and_keys_learn_at_a_rate_of_their_own(name: str, text: TokenText) -> None:
+    """Beside PyTorch's parameter groups, W_Q and W_K split off the projection that holds them with W_V."""
+    recipe = dataclasses.replace(RECIPES[name], attention_ratio=5.0)
+    _, ours = run(text, recipe)
+    batches = Batches(text.training, recipe.batch, recipe.length, recipe.order, recipe.seed)
+    with reproducible(recipe.seed):
+        model = Decoder(17, layers=2, width=8, hidden=8, dropout=0.2, longest=8)
+        free = {key: value.detach().clone().requires_grad_() for key, value in model.named_parameters()}
+        fast = {}
+        for key in [key for key in free if "in_projection" in key]:
+            whole = free[key].detach()
+            fast[key] = whole[:16].clone().requires_grad_()
+            free[key] = whole[16:].clone().requires_grad_()
+
+        def joined() -> dict[str, torch.Tensor]:
+            return {k: torch.cat([fast[k], v]) if k in fast else v for k, v in free.items()}
+
+        kind = torch.optim.SGD if recipe.optimizer == "sgd" else torch.optim.Adam
+        rates = [recipe.learning_rate, 5.0 * recipe.learning_rate]
+        groups = [
+            {"params": list(parts.values()), "lr": rate}
+            for parts, rate in zip((free, fast), rates, strict=True)
+        ]
+        steps = kind(groups)
+        for step in range(recipe.steps):
+            inputs, targets = batches[step]
+            steps.zero_grad()
+            logits = torch.func.functional_call(model, joined(), (inputs,))
+            F.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
+            torch.nn.utils.clip_grad_norm_([*free.values(), *fast.values()], 0.5)
+            steps.step()
+        model.load_state_dict(joined(), strict=True)
+    plain = model.eval()(inputs)
+    model.load_state_dict(ours)
+    torch.testing.assert_close(model(inputs), plain, rtol=1e-3, atol=2e-4)
+    model.load_state_dict(run(text, RECIPES[name])[1])
+    assert (model(inputs) - plain).abs().max() > 1e-2
 
 
 class Killed(Exception):

@@ -123,6 +123,12 @@ class Decoder(LanguageModel):
                 kept[: 2 * self.width] = 0.0
                 parameter.register_hook(kept.mul)  # type: ignore[no-untyped-call]
 
+    def queries_and_keys(self) -> list[Tensor]:
+        """W_Q and W_K and their biases, of each layer: views into the parameters, without gradients."""
+        layers: list[DecoderLayer] = list(self.layers)  # type: ignore[arg-type]
+        projections = [layer.in_projection for layer in layers]
+        return [part.detach()[: 2 * self.width] for one in projections for part in (one.weight, one.bias)]
+
     def lower_mlp_weights(self) -> list[Tensor]:
         """The lower MLP layer's weight of each layer, (hidden, width): the W of the JoMA paper."""
         layers: list[DecoderLayer] = list(self.layers)  # type: ignore[arg-type]

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from joma.core.errors import InputError
+
 AttentionObserver = Callable[[int, Tensor], None]
 """Called with the layer's number and its attention probabilities (batch, heads, length, length)."""
 
@@ -30,3 +32,13 @@ class LanguageModel(nn.Module, ABC):
     @abstractmethod
     def lower_mlp_weights(self) -> list[Tensor]:
         """The lower MLP layer's weight of each layer that has one, (hidden, width)."""
+
+    def queries_and_keys(self) -> list[Tensor]:
+        """W_Q and W_K and their biases, of each layer: views into the parameters, without gradients.
+
+        Raises:
+            InputError: a model whose W_Q and W_K cannot be told from the rest.
+        """
+        raise InputError(
+            f"{type(self).__name__} has no learning rate of its own for W_Q and W_K; leave it at 1."
+        )

@@ -45,6 +45,8 @@ class Recipe:
     """Create the optimizer anew at every epoch, as the authors' script does."""
     autocast: bool = False
     """Whether the forward pass computes its products in bfloat16; weights and losses stay as they are."""
+    attention_ratio: float = 1.0
+    """The learning rate of W_Q and W_K over that of all else, eta_z/eta_w."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -52,6 +54,8 @@ class Recipe:
             raise InputError(f"optimizer {self.optimizer!r} is neither 'adam' nor 'sgd'.")
         if not self.learning_rate > 0:
             raise InputError(f"learning_rate = {self.learning_rate} must be positive.")
+        if not self.attention_ratio > 0:
+            raise InputError(f"attention_ratio = {self.attention_ratio} must be positive.")
 
 
 @contextmanager
@@ -166,9 +170,11 @@ def _set_random_state(tensors: Mapping[str, Tensor], device: torch.device) -> No
 class _Optimizer:
     """The recipe's optimizer with its clipping, and its state as plain tensors."""
 
-    def __init__(self, model: nn.Module, recipe: Recipe) -> None:
+    def __init__(self, model: LanguageModel, recipe: Recipe) -> None:
         self.parameters = list(model.parameters())
         self.recipe = recipe
+        # Both optimizers move each entry in proportion to the rate: a rate of its own is a longer move.
+        self.faster = [] if recipe.attention_ratio == 1.0 else model.queries_and_keys()
         self.restart()
 
     def restart(self) -> None:
@@ -184,12 +190,15 @@ class _Optimizer:
         for parameter in self.parameters:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
+        before = [part.clone() for part in self.faster]
         if self.adam is not None:
             self.adam.step()
-            return
-        if self.recipe.clip is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip)
-        self.sgd.step()
+        else:
+            if self.recipe.clip is not None:
+                nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip)
+            self.sgd.step()
+        for part, was in zip(self.faster, before, strict=True):
+            part.add_(part - was, alpha=self.recipe.attention_ratio - 1.0)
 
     def state(self) -> dict[str, Tensor]:
         if self.adam is None:

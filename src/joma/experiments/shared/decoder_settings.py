@@ -58,6 +58,11 @@ class DecoderGrid(Experiment, ABC):
         return 1
 
     @property
+    def attention_ratio(self) -> float:
+        """The learning rate of W_Q and W_K over that of all else."""
+        return 1.0
+
+    @property
     def optimizer(self) -> str:
         """``adam``, or ``sgd`` without momentum."""
         return "adam"

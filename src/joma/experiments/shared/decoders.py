@@ -77,6 +77,7 @@ def train_decoder(
         order=settings.order,
         restart_optimizer=settings.restart_optimizer,
         autocast=settings.precision == "bfloat16",
+        attention_ratio=settings.attention_ratio,
         seed=seed,
     )
     with reproducible(seed):

@@ -21,6 +21,10 @@ class Fig6(CurveSettings, TrainsDecoders):
     Beside them, kappa: the slope of the attention logits over 1/2 sum_k v_k(l)^2, and at the end the rebound
     that the block's law (``joma.theory.bounce_law``) makes of kappa and of the weights where they rest.
 
+    With ``attention_ratio`` W_Q and W_K learn at a rate of their own. The block's theory says that its bounce
+    is deeper the faster attention learns (kappa = eta_z/eta_w; ``fig5``); whether a decoder's is can be asked
+    by two runs, of which that with equal rates is the null.
+
     Dip and rebound of each curve are set against noise as slow as the curve allows; from five seeds on, all
     of a depth are judged together, by their spread. With ``nulls`` the same decoders are trained on the text
     with its words shuffled, and with W_Q and W_K left as they began while all else learns.
@@ -49,6 +53,9 @@ class Fig6(CurveSettings, TrainsDecoders):
     steps: int = setting(2500, "minibatches", at_least=1)
     seed: int = setting(10, "first seed (the settings were chosen on others: 0 to 2, 100 to 103)", at_least=0)
     seeds: int = otherwise(5, "seeds")
+    attention_ratio: float = setting(
+        1.0, "learning rate of W_Q and W_K over that of all else, eta_z/eta_w (the paper: 1)", above=0
+    )
     nulls: bool = setting(
         False, "train two nulls beside each run: shuffled words, and W_Q and W_K left alone"
     )
