@@ -166,6 +166,7 @@ def block_bounce() -> list[Claim]:
     laws, flows = (np.array([pair[which].rebound for pair in deep]) for which in (0, 1))
     errors = [float(np.abs(laws / np.roll(flows, shift) - 1).max()) for shift in range(len(deep))]
     alike = abs(bounce_of_flow(np.full(5, 3.0)).rebound)
+    rebounds = [flow.rebound for _, flow in drawn]
     figure = np.array([1.265432, 1.396091, 1.922268, 2.366884, 2.470280, 2.488770, 2.896919, 2.902236])
     figure = np.append(figure, [3.304665, 3.689334])
     printed = np.array(
@@ -180,13 +181,7 @@ def block_bounce() -> list[Claim]:
             null_description="the same beside the flows of other mu, least",
         ),
         STATEMENTS["block_bounce.always"].judge(
-            above(
-                1e-9,
-                [flow.rebound for _, flow in drawn],
-                of="rebound",
-                across="for every mu drawn",
-                unit="nats",
-            )
+            above(1e-9, rebounds, of="rebound", across="for every mu drawn", unit="nats")
             & below(1e-9, alike, of="rebound of five components alike", unit="nats"),
             null=alike,
             null_description="five components alike",

@@ -96,6 +96,7 @@ def lemma4() -> list[Claim]:
     distances = (0.3, 1.0, 4.0)
     searches = [find_critical_points(law, d) for law in concave for d in distances]
     heavy_search = find_critical_points(MultivariateT(3), 4.4)
+    counts = [len(s.points) + (s.continuum is not None) for s in searches]
     laplace = max(
         float(np.abs(LaplaceMarginal().mean_excess(np.linspace(-40, 0, 81)) - 1).max()),
         abs(equation_58(LaplaceMarginal()) - 0.25),
@@ -126,12 +127,7 @@ def lemma4() -> list[Claim]:
         ),
         STATEMENTS["lemma4.none_for_log_concave"].judge(
             above(0, [s.least_rise for s in searches], of="rise of ln H over any distance")
-            & equal(
-                0,
-                [len(s.points) + (s.continuum is not None) for s in searches],
-                of="number of critical points",
-                across="for every such law",
-            )
+            & equal(0, counts, of="number of critical points", across="for every such law")
             & at_least(1, len(heavy_search.points), of="number of critical points for t_3"),
             null=heavy_search.least_rise,
             null_description=f"multivariate t_3, where the same search finds {len(heavy_search.points)}",

@@ -130,20 +130,10 @@ def agrees(settings: CurveSettings, compared: pd.DataFrame, statement: Statement
             f"no curve of theirs has these depths and rates and {FEWEST_POINTS} common steps"
         )
     worst = compared.loc[compared["correlation"].idxmin()]
+    ours, what = compared["correlation"], "rank correlation over the common steps"
     return statement.judge(
-        above(
-            _ALIKE,
-            compared["correlation"],
-            of="rank correlation over the common steps",
-            across="in every cell",
-        )
-        & above(
-            compared["null"],
-            compared["correlation"],
-            of="rank correlation over the common steps",
-            than="the null",
-            across="in every cell",
-        ),
+        above(_ALIKE, ours, of=what, across="in every cell")
+        & above(compared["null"], ours, of=what, than="the null", across="in every cell"),
         null=compared["null"].max(),
         null_description="correlation that 1 in 20 time-shuffled curves exceeds",
         evidence=f"smallest of {len(compared)} depths and rates ({worst['depth']:.0f} layers, rate "

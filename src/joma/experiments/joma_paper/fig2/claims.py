@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, at_least, below, statements, within_error
+from joma.core.claim import Claim, Criterion, at_least, below, statements, within_error
 from joma.core.tables import rows
 from joma.experiments.joma_paper.fig2 import DATA, Fig2
 
@@ -49,6 +49,11 @@ def _claims(data: str, final: pd.DataFrame, least_first: float) -> list[Claim]:
     high = float(final.loc["correlation"].min())
     errors = {name: float(final.loc[name].median()) for name in ("error", "error_moving", "error_integral")}
     still = final.loc["error_still"]
+
+    def better(error: str) -> Criterion:
+        guess = "that of the guess z(0)"
+        return below(still, final.loc[error], of="relative error", than=guess, across="in every seed")
+
     alone = {part: float(final.loc[f"correlation_{part}"].abs().max()) for part in (1, 2)}
     claims = [
         STATEMENTS["fig2.{data}_correlation"]
@@ -77,13 +82,7 @@ def _claims(data: str, final: pd.DataFrame, least_first: float) -> list[Claim]:
         STATEMENTS["fig2.{data}_scale"]
         .fill(data=data)
         .judge(
-            below(
-                still,
-                final.loc["error"],
-                of="relative error",
-                than="that of the guess z(0)",
-                across="in every seed",
-            ),
+            better("error"),
             measured=final.loc["error"].max(),
             null=still.min(),
             null_description="relative error of the guess that z stays at z(0), smallest of the seeds",
@@ -93,13 +92,7 @@ def _claims(data: str, final: pd.DataFrame, least_first: float) -> list[Claim]:
         STATEMENTS["fig2.{data}_moving_mean"]
         .fill(data=data)
         .judge(
-            below(
-                still,
-                final.loc["error_moving"],
-                of="relative error",
-                than="that of the guess z(0)",
-                across="in every seed",
-            ),
+            better("error_moving"),
             measured=final.loc["error_moving"].max(),
             null=still.min(),
             null_description="relative error of the guess that z stays at z(0), smallest of the seeds",

@@ -180,17 +180,12 @@ def bottom_bounces_less(bounces: pd.DataFrame) -> Claim:
         return statement.not_tested("no model with more than one layer was trained (setting layers)")
     bottom = rows(deep, layer=0).set_index("run")
     top = deep[deep["layer"] == deep["depth"] - 1].set_index("run")
-    gain = top["rebound"] - bottom["rebound"]
+    gain, null = top["rebound"] - bottom["rebound"], deep["rebound_null"].max()
+    what = "rebound of top minus bottom layer"
     return statement.judge(
-        above(
-            deep["rebound_null"].max(),
-            gain.mean(),
-            of="mean rebound of top minus bottom layer",
-            than="the null",
-            unit="nats",
-        )
-        & above(0, gain, of="rebound of top minus bottom layer", across="in every run", unit="nats"),
-        null=deep["rebound_null"].max(),
+        above(null, gain.mean(), of=f"mean {what}", than="the null", unit="nats")
+        & above(0, gain, of=what, across="in every run", unit="nats"),
+        null=null,
         null_description="rebound that 1 in 20 flat curves exceed under noise as slow as the curve allows",
         evidence=f"mean of {len(gain)} runs in nats; smallest {gain.min():.3f}",
     )

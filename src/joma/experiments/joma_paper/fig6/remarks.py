@@ -74,13 +74,7 @@ def rank_is_more_reliable(top: pd.DataFrame) -> Claim:
         return statement.not_tested("the curves hold no stable rank")
     rank, entropy = table["stable_rank"], table["attention_entropy"]
     return statement.judge(
-        below(
-            entropy,
-            rank,
-            of="noise over depth of the fall of the rank",
-            than="that of the entropy",
-            across="in every run",
-        ),
+        below(entropy, rank, of="noise over fall of the rank", than="the entropy's", across="in every run"),
         measured=rank.max(),
         null=entropy.min(),
         null_description="the same of the attention entropy, least",

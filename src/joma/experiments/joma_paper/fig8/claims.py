@@ -73,15 +73,10 @@ def large_rate_collapses(decoders: pd.DataFrame) -> Claim:
     at, others = left[decoders["learning_rate"] == largest], left[decoders["learning_rate"] < largest]
     if others.empty:
         return statement.not_tested("there is one learning rate; train at several")
+    what = "share of the entropy that is left"
     return statement.judge(
-        below(COLLAPSED, at, of="share of the entropy that is left", across="in every decoder")
-        & below(
-            others.min(),
-            at,
-            of="share of the entropy that is left",
-            than="the least at any other rate",
-            across="in every decoder",
-        ),
+        below(COLLAPSED, at, of=what, across="in every decoder")
+        & below(others.min(), at, of=what, than="the least at other rates", across="in every decoder"),
         null=others.min(),
         null_description="the same at the other rates, least",
         evidence=f"{len(at)} decoders at {largest:g}: {at.min():.2g} to {at.max():.2g} of the start is left; "

@@ -39,12 +39,7 @@ def claims(settings: Theorem4, tables: Mapping[str, pd.DataFrame]) -> list[Claim
     return [
         STATEMENTS["theorem4.along_equation_6"].judge(
             within_error(TOLERANCE, worst.values(), of="relative error", across="for every kind")
-            & above(
-                TOLERANCE,
-                null.values(),
-                of="relative error for a flow without attention",
-                across="for every kind",
-            ),
+            & above(TOLERANCE, null.values(), of="that without attention", across="for every kind"),
             null=min(null.values()),
             null_description="the least error of any of these laws for the flow without attention",
             evidence=f"worst component, late in the integrated flows; ratios {ratios}",

@@ -40,6 +40,7 @@ def claims(settings: Theorem5, tables: Mapping[str, pd.DataFrame]) -> list[Claim
     others = (value["sampled"] - value["sampled, other token"]).dropna()
     level = others / np.sqrt(squares + error["sampled, other token"] ** 2).loc[others.index]
     gain = float((value["sampled"] / value["marginal"]).xs(1, level="ancestor_height").min())
+    what, alike = "fall in standard errors", "the largest difference of tokens of one height"
     return [
         STATEMENTS["theorem5.sampled"].judge(
             within_error(limit, by_formula["formula"]),
@@ -49,15 +50,8 @@ def claims(settings: Theorem5, tables: Mapping[str, pd.DataFrame]) -> list[Claim
             null_description="the printed formula's largest deviation",
         ),
         STATEMENTS["theorem5.falls"].judge(
-            above(limit, steps, of="fall", across="at every step up", unit="standard errors")
-            & above(
-                level.abs().max(),
-                steps,
-                of="fall",
-                than="the largest difference of tokens of one height",
-                across="at every step up",
-                unit="standard errors",
-            ),
+            above(limit, steps, of=what, across="at every step up")
+            & above(level.abs().max(), steps, of=what, than=alike, across="at every step up"),
             null=level.abs().max(),
             null_description="the largest difference of two tokens of the same height, in standard errors",
             evidence=f"{len(falls)} steps up, the smallest lowers it by {falls.min():.3g}; siblings "
