@@ -170,7 +170,7 @@ def _bounds() -> list[Claim]:
                 sharp + 1e-12,
                 remainders.max(),
                 of="largest remainder",
-                than=f"the sharp constant, max R(1, mu) at mu = {argmax:.4f},",
+                than=f"the sharp constant max R(1, mu) = R(1, {argmax:.4f})",
             )
             & at_least(sharp - 1e-3, remainders.max(), of="largest remainder", than="that less 0.001")
             & at_least(-1e-15, remainders, of="remainder")
