@@ -12,8 +12,6 @@ from joma.instruments.track import TrackRun
 from joma.instruments.track.waves import LEAST_LAYERS, top_above_bottom
 
 _MATRIX = "lower"
-
-
 WAVES = "arXiv 2604.22778"
 STATEMENTS = statements(
     {

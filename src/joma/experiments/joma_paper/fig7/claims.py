@@ -13,8 +13,6 @@ from joma.experiments.joma_paper.fig7 import Fig7
 from joma.instruments.track.waves import LEAST_LAYERS, layer_order, top_above_bottom
 
 _POOLED = 5
-
-
 WAVES = "arXiv 2604.22778"
 STATEMENTS = statements(
     {
