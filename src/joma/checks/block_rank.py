@@ -89,7 +89,7 @@ def block_rank() -> list[Claim]:
             above(
                 0.01,
                 drops("block"),
-                of="drop of the stable rank, relative to its start",
+                of="drop of the stable rank, relative to its start,",
                 across="for every mu drawn",
             )
             & above(
