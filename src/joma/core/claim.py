@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal, Required, Self, TypedDict, Unpack
+from typing import Any, Literal, Self, TypedDict, Unpack
 
 from joma.core.errors import InputError
 from joma.core.files import Json
@@ -91,17 +91,22 @@ class Criterion:
         )
 
 
-class Words(TypedDict, total=False):
-    """How a condition is said."""
+class Scope(TypedDict, total=False):
+    """What a condition says beside its quantity."""
 
-    of: Required[str]
-    """What is measured; subject of the sentence that the claim shows."""
     than: str
     """What the threshold is, unless it is a number fixed beforehand."""
     across: str
     """Of several numbers, over what they run: ``in every run``."""
     unit: str
     """Of both numbers."""
+
+
+class Words(Scope):
+    """How a condition is said."""
+
+    of: str
+    """What is measured; subject of the sentence that the claim shows."""
 
 
 def at_least(threshold: Numbers, measured: Numbers, **words: Unpack[Words]) -> Criterion:
@@ -111,7 +116,7 @@ def at_least(threshold: Numbers, measured: Numbers, **words: Unpack[Words]) -> C
         threshold: one number, or as many as are measured, each for its own.
         measured: one number, or several, all of which have to comply: the one with the least margin decides,
             and is what is reported. Of no number at all nothing holds.
-        words: see ``Words``.
+        words: ``of``, ``than``, ``across`` and ``unit`` (see ``Words``).
 
     Raises:
         InputError: several thresholds, but not as many as measured numbers.
@@ -144,7 +149,7 @@ def between(low: float, high: float, measured: Numbers, **words: Unpack[Words]) 
     return at_least(low, measured, **words) & at_most(high, measured, **words)
 
 
-def within_error(tolerance: float, error: Numbers, *, of: str = "error", **words: Any) -> Criterion:
+def within_error(tolerance: float, error: Numbers, *, of: str = "error", **words: Unpack[Scope]) -> Criterion:
     """``error <= tolerance``, where the tolerance is one of the claim; arguments as of ``at_least``."""
     return dataclasses.replace(at_most(tolerance, error, of=of, **words), tolerance=float(tolerance))
 
