@@ -1,4 +1,4 @@
-"""What a user holds as several tables: a line in a terminal, sentences and a table in a notebook."""
+"""Tables: those that a user holds together, and the rows of one by the values of its columns."""
 
 from __future__ import annotations
 
@@ -75,3 +75,17 @@ def frame_html(table: pandas.DataFrame, name: str) -> str:
         max_rows=_ROWS, index=False, float_format="{:.4g}".format, na_rep="", border=0, show_dimensions=True
     )
     return f"<p><b>{escape(name)}</b></p>\n{shown}"
+
+
+def rows(table: pandas.DataFrame, /, **values: object) -> pandas.DataFrame:
+    """The rows of a table that have a value in each column named: ``rows(curves, metric="drift", run=3)``.
+
+    Args:
+        table: the table; its index is kept.
+        values: column -> its value, or a list of values any of which will do.
+    """
+    chosen = table
+    for column, value in values.items():
+        own = chosen[column]
+        chosen = chosen[own.isin(value) if isinstance(value, list) else own == value]
+    return chosen

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, Facts, judge, not_tested
+from joma.core.claim import Claim, above, at_least, at_most, equal, statements
+from joma.core.tables import rows
 from joma.experiments.beyond.alarm import Alarm
 from joma.experiments.beyond.alarm.branches import BORN_BAD, CONTINUE, HEALTHY, MAIN, OTHERS
 from joma.experiments.beyond.alarm.detection import OURS, WHOLE
@@ -15,25 +16,37 @@ from joma.experiments.beyond.alarm.rules import KURTOSIS, LOSS_CUSUM
 
 FEWEST = 59
 """Bases from which on a bound of 5 % can be shown: 0 of 59."""
-SOURCE = "joma.Monitor's alarm"
 FAST, SLOW = "attention ramp 15", "attention ramp 45"
+STATEMENTS = statements(
+    {
+        f"alarm.{name}": f"joma.Monitor's alarm | {words}"
+        for name, words in {
+            "false_alarms": "a healthy run that goes on as it was alarms with probability at most 5 %, once "
+            "armed",
+            "false_rate": "such runs alarm at most once in 10,000 armed steps",
+            "armed": "at least four fifths of a run's steps are armed",
+            "valid": "at most a fifth of healthy runs are declared not valid",
+            "early": "early learning, where entropy falls by itself, raises no alarm",
+            "detected": "a rate of W_Q and W_K that doubles every 15 steps is detected within 100 steps",
+            "before": "its alarm comes before the loss's onset",
+            "lead": "its median lead is at least 12 steps on the onset, 20 on the loss's CUSUM",
+            "slow_lead": "where it doubles every 45 steps, at least 30 and 45",
+            "rate_ramp": "on a ramp of all rates the whole monitor is not later than the loss's CUSUM",
+            "rate_jump": "on a jump of all rates the whole monitor is not later than the loss's CUSUM",
+            "born_bad": "a run that is born bad gets a state message within 100 steps",
+            "state_in_healthy": "at most 5 % of healthy runs of the same network get a state message",
+        }.items()
+    }
+)
 
 
 def claims(settings: Alarm, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """False alarms, arming, early learning, leads, rate faults, born bad; all for looks at every step."""
-    alarms = tables["alarms"]
-    main = alarms[(alarms["setting"] == MAIN.name) & (alarms["cadence"] == 1)]
-    validity = tables["validity"]
-    healthy = validity[
-        (validity["setting"] == MAIN.name)
-        & (validity["cadence"] == 1)
-        & (validity["branch"] == CONTINUE.name)
-    ]
-    if healthy["base"].nunique() < FEWEST:
-        return [
-            not_tested(**facts, reason=f"{healthy['base'].nunique()} bases; {FEWEST} show a bound of 5 %")
-            for facts in _STATED.values()
-        ]
+    main = rows(tables["alarms"], setting=MAIN.name, cadence=1)
+    healthy = rows(tables["validity"], setting=MAIN.name, cadence=1, branch=CONTINUE.name)
+    if (bases := healthy["base"].nunique()) < FEWEST:
+        reason = f"{bases} bases; {FEWEST} show a bound of 5 %"
+        return [statement.not_tested(reason) for statement in STATEMENTS.values()]
     return [
         _false_alarms(main),
         _false_rate(main, healthy),
@@ -47,35 +60,8 @@ def claims(settings: Alarm, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     ]
 
 
-def _fact(name: str, statement: str) -> Facts:
-    return {"id": f"alarm.{name}", "source": SOURCE, "statement": statement}
-
-
-_STATED: Mapping[str, Facts] = {
-    fact["id"].partition(".")[2]: fact
-    for fact in (
-        _fact(
-            "false_alarms",
-            "a healthy run that goes on as it was alarms with probability at most 5 %, once armed",
-        ),
-        _fact("false_rate", "such runs alarm at most once in 10,000 armed steps"),
-        _fact("armed", "at least four fifths of a run's steps are armed"),
-        _fact("valid", "at most a fifth of healthy runs are declared not valid"),
-        _fact("early", "early learning, where entropy falls by itself, raises no alarm"),
-        _fact("detected", "a rate of W_Q and W_K that doubles every 15 steps is detected within 100 steps"),
-        _fact("before", "its alarm comes before the loss's onset"),
-        _fact("lead", "its median lead is at least 12 steps on the onset, 20 on the loss's CUSUM"),
-        _fact("slow_lead", "where it doubles every 45 steps, at least 30 and 45"),
-        _fact("rate_ramp", "on a ramp of all rates the whole monitor is not later than the loss's CUSUM"),
-        _fact("rate_jump", "on a jump of all rates the whole monitor is not later than the loss's CUSUM"),
-        _fact("born_bad", "a run that is born bad gets a state message within 100 steps"),
-        _fact("state_in_healthy", "at most 5 % of healthy runs of the same network get a state message"),
-    )
-}
-
-
 def _of(alarms: pd.DataFrame, branch: str, rule: str) -> pd.DataFrame:
-    return alarms[(alarms["branch"] == branch) & (alarms["rule"] == rule)].sort_values("base")
+    return rows(alarms, branch=branch, rule=rule).sort_values("base")
 
 
 def _false_alarms(main: pd.DataFrame) -> Claim:
@@ -83,12 +69,8 @@ def _false_alarms(main: pd.DataFrame) -> Claim:
     said = _healthy_alarms(main, WHOLE)
     _, high = share_bounds(int(said.sum()), len(said))
     published = {rule: int(_healthy_alarms(main, rule).sum()) for rule in (KURTOSIS, LOSS_CUSUM)}
-    return judge(
-        high <= 0.05,
-        **_STATED["false_alarms"],
-        expected="upper 95 % bound of the share of bases with a false alarm at most 5 %",
-        measured=high,
-        tolerance=0.05,
+    return STATEMENTS["alarm.false_alarms"].judge(
+        at_most(0.05, high, of="upper 95 % bound of the share of bases with a false alarm"),
         null=share_bounds(published[KURTOSIS], len(said))[1],
         null_description="the same bound for the published kurtosis rule (3 MAD)",
         evidence=f"{int(said.sum())} of {len(said)} bases, from scratch to the end of the continuation; "
@@ -105,24 +87,20 @@ def harmless(main: pd.DataFrame) -> str:
 
 
 def _healthy_alarms(main: pd.DataFrame, rule: str) -> pd.Series[bool]:
-    own = main[main["branch"].isin(("base", CONTINUE.name)) & (main["rule"] == rule)]
+    own = rows(main, branch=["base", CONTINUE.name], rule=rule)
     return own.groupby("base")["step"].apply(lambda steps: bool(steps.notna().any()))
 
 
 def _false_rate(main: pd.DataFrame, healthy: pd.DataFrame) -> Claim:
-    own = main[main["branch"].isin(("base", CONTINUE.name))]
+    own = rows(main, branch=["base", CONTINUE.name])
     counted = own.dropna(subset="step").groupby("rule").size()
     events, published = (int(counted.get(rule, 0)) for rule in (WHOLE, KURTOSIS))
     share = healthy["armed_share"].fillna(0.0)
     length = own.groupby("branch")["steps"].first().sum()
     steps = int((share * length).sum())
     bound = rate_bound(events, steps)
-    return judge(
-        bound <= 1.0,
-        **_STATED["false_rate"],
-        expected="upper 95 % bound of false alarms per 10,000 armed steps at most 1",
-        measured=bound,
-        tolerance=1.0,
+    return STATEMENTS["alarm.false_rate"].judge(
+        at_most(1, bound, of="upper 95 % bound of false alarms per 10,000 armed steps"),
         null=rate_bound(published, steps),
         null_description="the same bound for the first alarms of the kurtosis rule (3 MAD)",
         evidence=f"{events} in {steps:,} armed steps of healthy bases.",
@@ -130,37 +108,25 @@ def _false_rate(main: pd.DataFrame, healthy: pd.DataFrame) -> Claim:
 
 
 def _armed(healthy: pd.DataFrame) -> Claim:
-    least = float(healthy["armed_share"].min())
-    return judge(
-        least >= 0.8,
-        **_STATED["armed"],
-        expected="armed share of the steps of base and continuation at least 0.8",
-        measured=least,
-        tolerance=0.8,
+    least = healthy["armed_share"].min()
+    return STATEMENTS["alarm.armed"].judge(
+        at_least(0.8, least, of="armed share of the steps of base and continuation", across="in every base"),
         evidence=f"first armed at step {healthy['armed_at'].max():g}.",
     )
 
 
 def _valid(healthy: pd.DataFrame) -> Claim:
     share = float((~healthy["valid"].astype(bool)).mean())
-    return judge(
-        share <= 0.2,
-        **_STATED["valid"],
-        expected="share of healthy bases declared not valid at most 0.2",
-        measured=share,
-        tolerance=0.2,
+    return STATEMENTS["alarm.valid"].judge(
+        at_most(0.2, share, of="share of healthy bases declared not valid"),
         evidence=f"largest drift {healthy['drift'].max():.2f}, variance {healthy['variance'].max():.2f}.",
     )
 
 
 def _early(main: pd.DataFrame) -> Claim:
     said = _of(main, "base", WHOLE)["step"].notna()
-    return judge(
-        not said.any(),
-        **_STATED["early"],
-        expected="no base with an alarm on its way from scratch",
-        measured=float(said.sum()),
-        tolerance=0.0,
+    return STATEMENTS["alarm.early"].judge(
+        equal(0, said.sum(), of="number of bases with an alarm on their way from scratch"),
         null=float(_of(main, "base", KURTOSIS)["step"].notna().sum()),
         null_description="the published kurtosis rule (3 MAD) on the same bases",
         evidence=f"{int(said.sum())} of {len(said)} bases.",
@@ -170,12 +136,9 @@ def _early(main: pd.DataFrame) -> Claim:
 def _detected(main: pd.DataFrame) -> Claim:
     own = _damaged(_of(main, FAST, OURS))
     count = int((own["step"] < 100).sum())
-    return judge(
-        count >= 55 / 59 * len(own) and len(own) >= FEWEST,
-        **_STATED["detected"],
-        expected="at least 55 of 59 runs that were damaged",
-        measured=count / max(len(own), 1),
-        tolerance=55 / 59,
+    return STATEMENTS["alarm.detected"].judge(
+        at_least(55 / 59, count / max(len(own), 1), of="share of the damaged runs detected in time")
+        & at_least(FEWEST, len(own), of="number of damaged runs"),
         null=float(_of(main, CONTINUE.name, OURS)["step"].lt(100).mean()),
         null_description="share of the same bases that alarm where nothing is changed",
         evidence=f"{count} of {len(own)}; lower 95 % bound {share_bounds(count, len(own))[0]:.3f}. Alarms "
@@ -184,7 +147,7 @@ def _detected(main: pd.DataFrame) -> Claim:
 
 
 def _damaged(own: pd.DataFrame) -> pd.DataFrame:
-    return own[own["label"].isin(("degraded", "collapsed"))]
+    return rows(own, label=["degraded", "collapsed"])
 
 
 def _leads(main: pd.DataFrame) -> list[Claim]:
@@ -192,21 +155,16 @@ def _leads(main: pd.DataFrame) -> list[Claim]:
     before = int((fast["step"] < fast["onset"]).sum())
     loss = {branch: _damaged(_of(main, branch, LOSS_CUSUM)) for branch in (FAST, SLOW)}
     found = [
-        judge(
-            before >= 0.8 * len(fast),
-            **_STATED["before"],
-            expected="at least 48 of 60 damaged runs",
-            measured=before / max(len(fast), 1),
-            tolerance=0.8,
+        STATEMENTS["alarm.before"].judge(
+            at_least(
+                0.8, before / max(len(fast), 1), of="share of the damaged runs whose alarm comes before"
+            ),
             null=float((loss[FAST]["step"] < loss[FAST]["onset"]).mean()),
             null_description="share of the same runs in which the loss's CUSUM comes before it",
             evidence=f"{before} of {len(fast)}.",
         )
     ]
-    for name, branch, onset, cusum in (
-        ("lead", FAST, 12, 20),
-        ("slow_lead", SLOW, 30, 45),
-    ):
+    for name, branch, onset, cusum in (("lead", FAST, 12, 20), ("slow_lead", SLOW, 30, 45)):
         own = _damaged(_of(main, branch, OURS))
         on_onset = own["lead_on_onset"].dropna().to_numpy()
         on_cusum = own["lead_on_cusum"].dropna().to_numpy()
@@ -214,12 +172,10 @@ def _leads(main: pd.DataFrame) -> list[Claim]:
         medians = [float(pd.Series(values).median()) for values in (on_onset, on_cusum)]
         factor = int(branch.rpartition(" ")[2])
         found.append(
-            judge(
-                medians[0] >= onset and medians[1] >= cusum and min(lower) > 0,
-                **_STATED[name],
-                expected=f"medians of at least {onset} and {cusum} steps, lower 95 % bounds above 0",
-                measured=medians[0],
-                tolerance=float(onset),
+            STATEMENTS[f"alarm.{name}"].judge(
+                at_least(onset, medians[0], of="median lead on the onset", unit="steps")
+                & at_least(cusum, medians[1], of="median lead on the loss's CUSUM", unit="steps")
+                & above(0, lower, of="lower 95 % bound of the median", across="for both", unit="steps"),
                 null=float(loss[branch]["lead_on_onset"].median()),
                 null_description="median lead of the loss's CUSUM on the onset, the same runs",
                 evidence=f"medians {medians[0]:g} and {medians[1]:g} steps, lower bounds {lower[0]:g} and "
@@ -237,12 +193,9 @@ def _rate_faults(main: pd.DataFrame) -> list[Claim]:
         own = _damaged(_of(main, branch, WHOLE))
         later = own["lead_on_cusum"] < 0
         found.append(
-            judge(
-                not later.any() and len(own) > 0,
-                **_STATED[name],
-                expected="no damaged run in which the whole monitor is later than the loss's CUSUM",
-                measured=float(later.sum()),
-                tolerance=0.0,
+            STATEMENTS[f"alarm.{name}"].judge(
+                equal(0, later.sum(), of="number of damaged runs in which the whole monitor is later")
+                & above(0, len(own), of="number of damaged runs"),
                 null=float((_damaged(_of(main, branch, OURS))["lead_on_cusum"] < 0).sum()),
                 null_description="runs in which the network's alarm alone is later",
                 evidence=f"{len(own)} damaged runs; median lead {own['lead_on_cusum'].median():g} steps; "
@@ -254,33 +207,23 @@ def _rate_faults(main: pd.DataFrame) -> list[Claim]:
 
 def _born_bad(runs: pd.DataFrame, states: pd.DataFrame) -> list[Claim]:
     table = runs.merge(states, on=["setting", "branch", "base"])
-    scratch = table[table["branch"] == "base"]
-    bad = scratch[
-        scratch["setting"].isin([setting.name for setting in BORN_BAD])
-        & scratch["label"].isin(("degraded", "collapsed"))
-        & ~scratch["setting"].str.contains("qk-norm")
-    ]
+    scratch = rows(table, branch="base")
+    bad = _damaged(rows(scratch, setting=[s.name for s in BORN_BAD if "qk-norm" not in s.name]))
     count = int((bad["step"] < 100).sum())
     share = count / max(len(bad), 1)
-    healthy = scratch[scratch["setting"] == MAIN.name]
+    healthy = rows(scratch, setting=MAIN.name)
     false = int(healthy["step"].notna().sum())
     return [
-        judge(
-            share >= 0.95 and len(bad) > 0,
-            **_STATED["born_bad"],
-            expected="at least 95 % of the runs at rate 1e-1 that end 0.15 nats above their twin",
-            measured=share,
-            tolerance=0.95,
+        STATEMENTS["alarm.born_bad"].judge(
+            at_least(
+                0.95, share, of="share of the damaged runs at rate 1e-1 with a message within 100 steps"
+            ),
             null=false / max(len(healthy), 1),
             null_description="share of healthy runs from scratch with a state message",
             evidence=f"{count} of {len(bad)}; lower 95 % bound {share_bounds(count, len(bad))[0]:.3f}.",
         ),
-        judge(
-            false <= 0.05 * len(healthy),
-            **_STATED["state_in_healthy"],
-            expected="at most 5 % of the bases",
-            measured=false / max(len(healthy), 1),
-            tolerance=0.05,
+        STATEMENTS["alarm.state_in_healthy"].judge(
+            at_most(0.05, false / max(len(healthy), 1), of="share of the bases with a state message"),
             null=share,
             null_description="share of the runs that are born bad",
             evidence=f"{false} of {len(healthy)}; upper bound {share_bounds(false, len(healthy))[1]:.3f}.",
@@ -290,9 +233,8 @@ def _born_bad(runs: pd.DataFrame, states: pd.DataFrame) -> list[Claim]:
 
 def answer(settings: Alarm, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     """False alarms and leads, in numbers."""
-    alarms = tables["alarms"]
-    every = alarms[alarms["cadence"] == 1]
-    main = every[every["setting"] == MAIN.name]
+    every = rows(tables["alarms"], cadence=1)
+    main = rows(every, setting=MAIN.name)
     healthy = _healthy_alarms(main, WHOLE)
     ramp = _damaged(_of(main, FAST, OURS))
     told = [
@@ -300,7 +242,7 @@ def answer(settings: Alarm, tables: Mapping[str, pd.DataFrame]) -> list[str]:
         f"{len(ramp)} damaged by a ramp of W_Q and W_K it found {int(ramp['step'].notna().sum())}, in the "
         f"median {ramp['lead_on_onset'].median():g} steps before the loss rose."
     ]
-    others = {one.name: _healthy_alarms(every[every["setting"] == one.name], WHOLE) for one in OTHERS}
+    others = {one.name: _healthy_alarms(rows(every, setting=one.name), WHOLE) for one in OTHERS}
     if any(len(said) for said in others.values()):
         counted = ", ".join(
             f"{name} {int(said.sum())} of {len(said)}" for name, said in others.items() if len(said)

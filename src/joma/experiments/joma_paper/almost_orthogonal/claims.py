@@ -7,41 +7,46 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from joma.core.claim import Claim, judge, within
+from joma.core.claim import Claim, at_least, between, statements, within_error
+from joma.core.tables import rows
 from joma.experiments.joma_paper.almost_orthogonal import ATTENTION, AlmostOrthogonal
-from joma.theory.coherence import printed_dimension, random_dimension
+from joma.theory.coherence import printed_dimension
+
+STATEMENTS = statements(
+    {
+        **{
+            f"almost_orthogonal.survivor_{attention}": f"JoMA Sec. 7 | {attention} attention: the sum of the "
+            "invariants over all tokens survives any embeddings."
+            for attention in ATTENTION
+        },
+        "almost_orthogonal.order": "JoMA Sec. 7 | The invariants drift at first order in epsilon: like "
+        "1/sqrt(d).",
+        "almost_orthogonal.second_order": "JoMA Sec. 7 | With the first-order term put in the rest is of "
+        "second order: like 1/d.",
+        "almost_orthogonal.typical": "JoMA Sec. 7 | For random embeddings the drift is |v_l||v| / (2 sqrt d) "
+        "in root mean square.",
+        "almost_orthogonal.dimension": "JoMA Sec. 7 | For M embeddings to have |u.u'| <= epsilon only "
+        "d <= 8 epsilon^-2 log M is needed.",
+    }
+)
 
 
 def claims(settings: AlmostOrthogonal, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """First order, second order with the term put in, what survives, and the dimension printed."""
     table, found = tables["drift"], []
-    source = "JoMA Sec. 7"
     for attention in ATTENTION:
-        survivor = float(table.query("attention == @attention and metric == 'survivor'")["value"].max())
+        survivor = rows(table, attention=attention, metric="survivor")["value"]
         drift = _rms(table, attention, "drift")
         found.append(
-            within(
-                survivor,
-                1e-9,
-                id=f"almost_orthogonal.survivor_{attention}",
-                source=source,
-                statement=f"{attention} attention: the sum of the invariants over all tokens survives any "
-                "embeddings.",
+            STATEMENTS[f"almost_orthogonal.survivor_{attention}"].judge(
+                within_error(1e-9, survivor.max()),
                 null=float(drift.max()),
                 null_description="drift of one token's invariant, lowest dimension",
                 evidence=f"Largest over d = {min(settings.dimensions)} ... {max(settings.dimensions)}, M = "
                 f"{settings.tokens}.",
             )
         )
-    for metric, order, claim, statement in (
-        ("drift", -0.5, "order", "The invariants drift at first order in epsilon: like 1/sqrt(d)."),
-        (
-            "first_order_rest",
-            -1.0,
-            "second_order",
-            "With the first-order term put in the rest is of second order: like 1/d.",
-        ),
-    ):
+    for metric, order, claim in (("drift", -0.5, "order"), ("first_order_rest", -1.0, "second_order")):
         curves = {a: _far(_rms(table, a, metric), settings) for a in ATTENTION}
         slopes = {attention: _slope(curve) for attention, curve in curves.items()}
         worst = max(slopes.values(), key=lambda slope: abs(slope - order))
@@ -49,14 +54,8 @@ def claims(settings: AlmostOrthogonal, tables: Mapping[str, pd.DataFrame]) -> li
             _slope(curve.sample(frac=1, random_state=k)) for curve in curves.values() for k in range(100)
         ]
         found.append(
-            judge(
-                abs(worst - order) <= 0.1,
-                id=f"almost_orthogonal.{claim}",
-                source=source,
-                statement=statement,
-                expected=f"log-log slope in d of {order:g}",
-                measured=worst,
-                tolerance=0.1,
+            STATEMENTS[f"almost_orthogonal.{claim}"].judge(
+                between(order - 0.1, order + 0.1, worst, of="log-log slope in d", across="in every curve"),
                 null=float(np.quantile(shuffled, 0.05)),
                 null_description="slope below which 1 in 20 curves lies whose dimensions are shuffled",
                 evidence="Slopes for d > 3M: "
@@ -71,41 +70,25 @@ def claims(settings: AlmostOrthogonal, tables: Mapping[str, pd.DataFrame]) -> li
     drift, typical = (_far(_rms(table, "exp", m), settings).to_numpy() for m in ("drift", "typical"))
     mistaken = np.abs(np.log(drift[:-1] / typical[1:]))
     found.append(
-        within(
-            worst,
-            0.1,
-            id="almost_orthogonal.typical",
-            source=source,
-            statement="For random embeddings the drift is |v_l||v| / (2 sqrt d) in root mean square.",
+        STATEMENTS["almost_orthogonal.typical"].judge(
+            within_error(0.1, worst, of="|log| of measured over predicted drift"),
             null=float(mistaken.min()) if mistaken.size else None,
             null_description="against the prediction for the next dimension" if mistaken.size else "",
             evidence="Largest |log| of measured over predicted for d > 3M, all kinds of attention, "
             f"{settings.seeds} sets of embeddings each.",
         )
     )
-    measured = tables["coherence"].query("metric == 'measured'")
+    measured = rows(tables["coherence"], metric="measured")
     epsilons = measured.groupby("dimension")["value"].max()
-    used = {
-        dimension: (
-            printed_dimension(settings.vocabulary, epsilon),
-            random_dimension(settings.vocabulary, epsilon),
-        )
+    excess = [
+        printed_dimension(settings.vocabulary, epsilon) / dimension
         for dimension, epsilon in epsilons.items()
         if epsilon < 0.6
-    }
-    if used:
-        excess = min(printed / dimension for dimension, (printed, _) in used.items())
+    ]
+    if excess:
         found.append(
-            judge(
-                excess >= 1,
-                id="almost_orthogonal.dimension",
-                source=source,
-                statement="For M embeddings to have |u.u'| <= epsilon only d <= 8 epsilon^-2 log M is "
-                "needed.",
-                expected="at least 1: the coherence of random vectors in d dimensions needs no "
-                "more than that",
-                measured=float(excess),
-                tolerance=1.0,
+            STATEMENTS["almost_orthogonal.dimension"].judge(
+                at_least(1, excess, of="printed dimension over that in which its coherence was measured"),
                 evidence="Least ratio of the printed dimension, at the coherence measured, to the dimension "
                 f"it was measured in, M = {settings.vocabulary}. True, and about twice what is needed.",
             )
@@ -125,5 +108,9 @@ def _slope(curve: pd.Series[float]) -> float:
 
 def _rms(table: pd.DataFrame, attention: str, metric: str) -> pd.Series[float]:
     """Root mean square over the seeds, by dimension (orthonormal embeddings left out)."""
-    chosen = table[(table["attention"] == attention) & (table["metric"] == metric) & (table["dimension"] > 0)]
-    return chosen.groupby("dimension")["value"].agg(lambda v: float(np.sqrt(np.mean(np.square(v)))))
+    chosen = rows(table, attention=attention, metric=metric)
+    return (
+        chosen[chosen["dimension"] > 0]
+        .groupby("dimension")["value"]
+        .agg(lambda v: float(np.sqrt(np.mean(np.square(v)))))
+    )
