@@ -7,14 +7,30 @@ from collections.abc import Mapping
 import pandas as pd
 from scipy.stats import t
 
-from joma.core.claim import Claim, Facts, judge, not_tested
+from joma.core.claim import Claim, above, at_most, below, statements
+from joma.core.tables import rows
 from joma.experiments.beyond.bounce_helps import LEAST_SEEDS, WAYS, BounceHelps
 
 SIGNIFICANT = 0.05
-
-
 BENEFIT = 0.02
 """Nats of held-out loss (2 % in perplexity) from which on a benefit is one to speak of."""
+STATEMENTS = statements(
+    {
+        "bounce_helps.bounces": "JoMA Sec. 4 | the top layer's attention entropy rises again after its dip "
+        "(else nothing is tested)",
+        "bounce_helps.one_layer": "JoMA Sec. 5, poster | in one layer the phase after the dip brings no "
+        "clear benefit",
+        **{
+            f"bounce_helps.several_layers_{way}": "JoMA Sec. 5, poster | in several layers the phase after "
+            f"the dip helps, and more than in one: with {how} there, loss is lost"
+            for way, how in WAYS.items()
+        },
+        "bounce_helps.dip_is_special": "JoMA Sec. 5 (implied) | in several layers, stopping attention at the "
+        "dip costs more than at another time",
+        "bounce_helps.entropy_was_held": "joma (the intervention does what it says) | pinned attention keeps "
+        "its entropy from the dip on, on held-out text too",
+    }
+)
 
 
 def claims(settings: BounceHelps, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -34,7 +50,7 @@ def claims(settings: BounceHelps, tables: Mapping[str, pd.DataFrame]) -> list[Cl
 
 def _cost(costs: pd.DataFrame, depths: list[int], way: str, *times: str) -> pd.Series[float]:
     """Cost by seed, mean over these depths and times; seeds that were not stopped at each are left out."""
-    chosen = costs[costs["depth"].isin(depths) & (costs["way"] == way) & costs["when"].isin(times)]
+    chosen = rows(costs, depth=depths, way=way, when=list(times))
     by_seed = chosen.pivot_table(index="seed", columns=["depth", "when"], values="cost")
     return by_seed.dropna().mean(axis=1)
 
@@ -56,11 +72,7 @@ def _too_few(seeds: pd.Series[float], layers: str) -> str:
 
 def there_is_a_bounce(bounces: pd.DataFrame) -> Claim:
     """Without a rebound in the untouched runs there is nothing to test."""
-    facts: Facts = {
-        "id": "bounce_helps.bounces",
-        "source": "JoMA Sec. 4",
-        "statement": "the top layer's attention entropy rises again after its dip (else nothing is tested)",
-    }
+    statement = STATEMENTS["bounce_helps.bounces"]
     depths = bounces.groupby("depth")
     probability, rebound = depths["rebound_probability"].first(), depths["rebound"].mean()
     null = depths["rebound_null"].first()
@@ -71,11 +83,14 @@ def there_is_a_bounce(bounces: pd.DataFrame) -> Claim:
     )
     missing = probability >= SIGNIFICANT
     if missing.any() and (rebound > null)[missing].all():
-        return not_tested(**facts, reason=f"one cannot tell of seeds that do not rise at one time; {told}")
-    return judge(
-        not missing.any(),
-        **facts,
-        expected=f"a rebound that is not noise at every depth, all seeds together, p < {SIGNIFICANT}",
+        return statement.not_tested(f"one cannot tell of seeds that do not rise at one time; {told}")
+    return statement.judge(
+        below(
+            SIGNIFICANT,
+            probability,
+            of="p of the rebound, all seeds of a depth together,",
+            across="at every depth",
+        ),
         measured=float(rebound.min()),
         null=float(null.max()),
         null_description="mean rebound from which on noise of the seeds' spread is excluded (1 in 20)",
@@ -85,11 +100,7 @@ def there_is_a_bounce(bounces: pd.DataFrame) -> Claim:
 
 def useless_in_one_layer(costs: pd.DataFrame) -> Claim:
     """Freezing at the dip costs nothing in one layer: equivalence, not the absence of significance."""
-    facts: Facts = {
-        "id": "bounce_helps.one_layer",
-        "source": "JoMA Sec. 5, poster",
-        "statement": "in one layer the phase after the dip brings no clear benefit",
-    }
+    statement = STATEMENTS["bounce_helps.one_layer"]
     cost, other = (
         _cost(costs, [1], "projections", "dip"),
         _cost(costs, [1], "projections", "earlier", "later"),
@@ -98,14 +109,15 @@ def useless_in_one_layer(costs: pd.DataFrame) -> Claim:
     if not reason and cost.mean() - _uncertainty(cost) <= BENEFIT < cost.mean() + _uncertainty(cost):
         reason = f"one cannot tell: the cost is {cost.mean():.4f} +- {_uncertainty(cost):.4f} nats"
     if reason:
-        return not_tested(**facts, reason=reason)
-    return judge(
-        bool(cost.mean() + _uncertainty(cost) <= BENEFIT),
-        **facts,
-        expected=f"queries and keys frozen at the dip cost at most {BENEFIT} nats, the seeds' uncertainty "
-        "added",
+        return statement.not_tested(reason)
+    return statement.judge(
+        at_most(
+            BENEFIT,
+            cost.mean() + _uncertainty(cost),
+            of="cost of queries and keys frozen at the dip, the seeds' uncertainty added,",
+            unit="nats",
+        ),
         measured=float(cost.mean()),
-        tolerance=BENEFIT,
         null=float(other.mean()),
         null_description="cost of freezing as far before and after the dip, mean of the two",
         evidence=f"held-out loss, mean of {len(cost)} seeds: {_listed(cost)}",
@@ -114,25 +126,19 @@ def useless_in_one_layer(costs: pd.DataFrame) -> Claim:
 
 def useful_in_several(costs: pd.DataFrame, several: list[int], way: str) -> Claim:
     """Stopping attention at the dip costs held-out loss in several layers, and more than in one."""
-    facts: Facts = {
-        "id": f"bounce_helps.several_layers_{way}",
-        "source": "JoMA Sec. 5, poster",
-        "statement": "in several layers the phase after the dip helps, and more than in one: with "
-        f"{WAYS[way]} "
-        "there, loss is lost",
-    }
+    statement = STATEMENTS[f"bounce_helps.several_layers_{way}"]
     cost, one = _cost(costs, several, way, "dip"), _cost(costs, [1], way, "dip")
     other = _cost(costs, several, way, "earlier", "later")
     more = (cost - one).dropna()
     reason = _too_few(other, "several layers") or _too_few(more, "one layer and of several")
     if reason:
-        return not_tested(**facts, reason=reason)
-    return judge(
-        bool(cost.mean() > _uncertainty(cost) and more.mean() > _uncertainty(more)),
-        **facts,
-        expected="a cost above the seeds' uncertainty, and above that in one layer by more than theirs",
-        measured=float(cost.mean()),
-        tolerance=_uncertainty(cost),
+        return statement.not_tested(reason)
+    uncertain = "the seeds' uncertainty"
+    return statement.judge(
+        above(_uncertainty(cost), cost.mean(), of="cost", than=uncertain, unit="nats")
+        & above(
+            _uncertainty(more), more.mean(), of="cost less that in one layer", than=uncertain, unit="nats"
+        ),
         null=float(one.mean()),
         null_description="cost of the same in one layer",
         evidence=f"held-out loss in nats, mean of {len(cost)} seeds: {_listed(cost)}; more than in one "
@@ -143,22 +149,21 @@ def useful_in_several(costs: pd.DataFrame, several: list[int], way: str) -> Clai
 
 def dip_is_special(costs: pd.DataFrame, several: list[int]) -> Claim:
     """Stopping at the dip against stopping as far before and after it, seed by seed."""
-    facts: Facts = {
-        "id": "bounce_helps.dip_is_special",
-        "source": "JoMA Sec. 5 (implied)",
-        "statement": "in several layers, stopping attention at the dip costs more than at another time",
-    }
+    statement = STATEMENTS["bounce_helps.dip_is_special"]
     dip, other = (_cost(costs, several, "projections", *times) for times in (("dip",), ("earlier", "later")))
     gap = (dip - other).dropna()
     reason = _too_few(gap, "several layers")
     if reason:
-        return not_tested(**facts, reason=reason)
-    return judge(
-        bool(gap.mean() > _uncertainty(gap)),
-        **facts,
-        expected="a cost at the dip that is above the null by more than the seeds' uncertainty",
+        return statement.not_tested(reason)
+    return statement.judge(
+        above(
+            _uncertainty(gap),
+            gap.mean(),
+            of="cost at the dip less the null",
+            than="the seeds' uncertainty",
+            unit="nats",
+        ),
         measured=float(dip.mean()),
-        tolerance=_uncertainty(gap),
         null=float(other.mean()),
         null_description="cost of stopping as far before and after the dip, mean of the two",
         evidence=f"nats, {len(gap)} seeds; differences {_listed(gap)}",
@@ -167,25 +172,27 @@ def dip_is_special(costs: pd.DataFrame, several: list[int]) -> Claim:
 
 def entropy_was_held(curves: pd.DataFrame, bounces: pd.DataFrame) -> Claim:
     """The intervention does what it says: pinned heads keep their entropy."""
-    entropy = curves[(curves["metric"] == "attention_entropy") & curves["when"].isin(["", "dip"])]
+    entropy = rows(curves, metric="attention_entropy", when=["", "dip"])
     keys = ["depth", "seed", "layer", "head"]
     after = entropy[entropy["step"] > entropy["stop"]]
-    pinned = entropy[entropy["way"] == "entropy"]
+    pinned = rows(entropy, way="entropy")
     at_stop = pinned[pinned["step"] == pinned["stop"]].set_index(keys)["value"]
-    drift = after[after["way"] == "entropy"].groupby(keys)["value"].mean() - at_stop
+    drift = rows(after, way="entropy").groupby(keys)["value"].mean() - at_stop
     dips = bounces.set_index(["depth", "seed"])["dip_step"]
-    plain = entropy[entropy["way"] == ""]
+    plain = rows(entropy, way="")
     later = (
         plain["step"].to_numpy() > dips.loc[list(zip(plain["depth"], plain["seed"], strict=True))].to_numpy()
     )
     free = (plain[later].groupby(keys)["value"].mean() - at_stop).abs()
-    return judge(
-        bool(drift.abs().max() < free.max() / 2),
-        id="bounce_helps.entropy_was_held",
-        source="joma (the intervention does what it says)",
-        statement="pinned attention keeps its entropy from the dip on, on held-out text too",
-        expected="a mean drift of less than half that of the untouched runs",
-        measured=float(drift.abs().max()),
+    return STATEMENTS["bounce_helps.entropy_was_held"].judge(
+        below(
+            free.max() / 2,
+            drift.abs().max(),
+            of="mean drift",
+            than="half that of the untouched runs",
+            across="in every head",
+            unit="nats",
+        ),
         null=float(free.max()),
         null_description="largest mean drift of the untouched runs after the dip",
         evidence=f"nats, largest of {len(drift)} heads",

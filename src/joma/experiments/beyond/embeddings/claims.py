@@ -7,11 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from joma.core.claim import Claim, judge, within
+from joma.core.claim import Claim, Statement, above, statements, within_error
+from joma.core.tables import rows
 from joma.experiments.beyond.embeddings import ATTENTION, Embeddings
 
 # (model, law) -> the claim's name, and what it states.
-STATEMENTS = {
+LAWS = {
     ("one matrix", "theorem 1"): (
         "one_matrix",
         "With z = U' A u_q and fixed orthonormal embeddings Theorem 1 holds, at the rate eta |u_q|^2.",
@@ -30,6 +31,13 @@ STATEMENTS = {
         "When everything learns, U U' + u_q u_q' - W' W - W_K' W_K - W_Q' W_Q is constant.",
     ),
 }
+STATEMENTS = statements(
+    {
+        "embeddings.synonyms": "JoMA Sec. 7 | Concepts with similar semantics will learn similar embeddings.",
+        "embeddings.accelerates": "JoMA Sec. 7 | Z = U W_Q W_K' U' may accelerate the training dynamics of "
+        "Z, beyond a faster start.",
+    }
+)
 
 
 def claims(settings: Embeddings, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -41,17 +49,17 @@ def claims(settings: Embeddings, tables: Mapping[str, pd.DataFrame]) -> list[Cla
         chosen = drift.query("model == @model and metric == @law and attention == @attention")
         return float(chosen.groupby("run")["value"].last().max())
 
-    for (model, law), (name, statement) in STATEMENTS.items():
+    for (model, law), (name, statement) in LAWS.items():
         own = "two matrices" if law == "theorem 1" else model
         for attention in ATTENTION if law in ("balance", "block") else ATTENTION[:2]:
             has_null = attention != "softmax"  # Theorem 1 has no such constant there
             found.append(
-                within(
-                    worst(model, law, attention),
-                    tolerance,
-                    id=f"embeddings.{name}_{attention}",
-                    source="JoMA Sec. 7, Thm 1",
-                    statement=f"{statement[:-1]} ({attention} attention).",
+                Statement(
+                    f"embeddings.{name}_{attention}",
+                    "JoMA Sec. 7, Thm 1",
+                    f"{statement[:-1]} ({attention} attention).",
+                ).judge(
+                    within_error(tolerance, worst(model, law, attention)),
                     null=worst(own, "theorem 1", attention) if has_null else None,
                     null_description=f"Theorem 1's constant in the model '{own}'" if has_null else "",
                     evidence=f"{attention} attention: drift over how far the terms moved, at the end, "
@@ -65,17 +73,14 @@ def claims(settings: Embeddings, tables: Mapping[str, pd.DataFrame]) -> list[Cla
 
 
 def _synonyms(settings: Embeddings, course: pd.DataFrame) -> Claim:
-    chosen = course[course["model"] == "free, embeddings learn"]
+    chosen = rows(course, model="free, embeddings learn")
     last = chosen.groupby(["metric", "attention", "run"])["value"].last()
     together, apart = float(last["synonyms"].min()), float(last["unrelated"].max())
-    return judge(
-        together > 0.1 and together > 2 * abs(apart),
-        id="embeddings.synonyms",
-        source="JoMA Sec. 7",
-        statement="Concepts with similar semantics will learn similar embeddings.",
-        expected="mean cosine of synonyms above 0.1 and twice that of unrelated tokens (0 at the start)",
-        measured=together,
-        tolerance=0.1,
+    return STATEMENTS["embeddings.synonyms"].judge(
+        above(0.1, together, of="mean cosine of synonyms")
+        & above(
+            2 * abs(apart), together, of="mean cosine of synonyms", than="twice that of unrelated tokens"
+        ),
         null=apart,
         null_description="tokens of unlike frequencies",
         evidence="Least over kinds of attention and seeds, largest for the null; synonyms have the same "
@@ -89,16 +94,13 @@ def _accelerates(settings: Embeddings, course: pd.DataFrame) -> Claim:
     reached = {scale: _reached(course, "two matrices", scale) for scale in scales}
     listed = ", ".join(f"scale {scale:g}: {r.min():.2f} to {r.max():.2f}" for scale, r in reached.items())
     least = min(float(r.min()) for r in reached.values())
-    return judge(
-        least > 1.01,
-        id="embeddings.accelerates",
-        source="JoMA Sec. 7",
-        statement="Z = U W_Q W_K' U' may accelerate the training dynamics of Z, beyond a faster start.",
-        expected="above 1.01 from either scale, in every seed: at equal initial speed, farther than free "
-        "logits "
-        "when those have moved half their way",
-        measured=least,
-        tolerance=1.01,
+    return STATEMENTS["embeddings.accelerates"].judge(
+        above(
+            1.01,
+            least,
+            of="motion over that of free logits, these half their way, at equal initial speed,",
+            across="from either scale, in every seed",
+        ),
         null=float(_reached(course, "one matrix", settings.scale).max()),
         null_description="one matrix, under which the logits move as free ones",
         evidence=f"Exp attention, least of {settings.seeds} seeds and two scales ({listed}). dz/dt = "
@@ -108,11 +110,10 @@ def _accelerates(settings: Embeddings, course: pd.DataFrame) -> Claim:
 
 def _reached(course: pd.DataFrame, model: str, scale: float) -> pd.Series[float]:
     """Motion of the logits over that of free ones, seed by seed, each on a clock of equal initial speed."""
-    motion = course[(course["metric"] == "motion") & (course["attention"] == "exp")]
+    motion = rows(course, metric="motion", attention="exp")
 
     def of(model: str, scale: float, run: int) -> pd.Series[float]:
-        chosen = motion[(motion["model"] == model) & (motion["scale"] == scale) & (motion["run"] == run)]
-        return chosen.set_index("step")["value"]
+        return rows(motion, model=model, scale=scale, run=run).set_index("step")["value"]
 
     found = {}
     for run in motion["run"].unique():

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, correct, judge, within
+from joma.core.claim import Claim, Statement, above, at_least, within_error
+from joma.core.tables import rows
 from joma.experiments.beyond.forecast import DATA, EXACT, OTHER, Forecast
 
 
@@ -14,18 +15,18 @@ def claims(settings: Forecast, tables: Mapping[str, pd.DataFrame]) -> list[Claim
     """Exact for linear and exp; for softmax, Eq. 18 loses the scale and the moving mean keeps it."""
     curves = tables["curves"]
     found = []
+    of = "normalised correlation at the end, by the flow of Eq. 18,"
     for attention in EXACT:
         worst = max(_worst(curves, data, attention, "exact", "logit_error") for data in DATA)
         null = min(_ends(curves, data, attention, "exact" + OTHER, "logit_error").min() for data in DATA)
         moved = min(_ends(curves, data, attention, "exact", "attention_moved").min() for data in DATA)
         found.append(
-            within(
-                worst,
-                1e-7,
-                id=f"forecast.{attention}",
-                source="JoMA Sec. 3, Thm 1",
-                statement=f"{attention} attention need not be trained: the reduced flow predicts its whole "
-                "course.",
+            Statement(
+                f"forecast.{attention}",
+                "JoMA Sec. 3, Thm 1",
+                f"{attention} attention need not be trained: the reduced flow predicts its whole course.",
+            ).judge(
+                within_error(1e-7, worst, of="relative error of the logits"),
                 null=null,
                 null_description="the forecast made for another data set of the same kind, at the end",
                 evidence="Largest relative error of the logits over all moments, data sets and seeds; "
@@ -38,12 +39,13 @@ def claims(settings: Forecast, tables: Mapping[str, pd.DataFrame]) -> list[Claim
             for closure in ("signed", "moving", "corrected", "moving" + OTHER)
         )
         found.append(
-            correct(
-                id=f"forecast.softmax_{data}",
-                source="JoMA Eq. 18 (Thm 1, softmax)",
-                printed="z = 1/2 sum_k (v_k^2 - |v_k|^2 bbar), bbar constant: the reduced flow forecasts "
-                "softmax attention.",
-                right="The corrected formula around the mean attention as it moves does; around the initial "
+            Statement(
+                f"forecast.softmax_{data}",
+                "JoMA Eq. 18 (Thm 1, softmax)",
+                "z = 1/2 sum_k (v_k^2 - |v_k|^2 bbar), bbar constant: the reduced flow forecasts softmax "
+                "attention.",
+            ).correct(
+                "The corrected formula around the mean attention as it moves does; around the initial "
                 "mean the scale of the logits is lost.",
                 printed_error=float(printed.median()),
                 error=float(right.max()),
@@ -58,16 +60,20 @@ def claims(settings: Forecast, tables: Mapping[str, pd.DataFrame]) -> list[Claim
             for closure in ("signed", "signed" + OTHER)
         )
         found.append(
-            judge(
-                bool(correlation.min() >= 0.8 and correlation.min() > null.max() + 0.05),
-                id=f"forecast.correlation_{data}",
-                source="JoMA Sec. 3",
-                statement="For softmax attention, even with the assumption, the invariance still predicts "
-                "z_m(t) fairly well.",
-                expected="normalised correlation at the end of at least 0.8 by the flow of Eq. 18 in every "
-                "seed, 0.05 above what another data set's forecast has",
-                measured=float(correlation.min()),
-                tolerance=0.8,
+            Statement(
+                f"forecast.correlation_{data}",
+                "JoMA Sec. 3",
+                "For softmax attention, even with the assumption, the invariance still predicts z_m(t) "
+                "fairly well.",
+            ).judge(
+                at_least(0.8, correlation, of=of, across="in every seed")
+                & above(
+                    null.max() + 0.05,
+                    correlation,
+                    of=of,
+                    than="0.05 more than any of another data set's forecast",
+                    across="in every seed",
+                ),
                 null=float(null.max()),
                 null_description="largest correlation of Eq. 18's forecast for another data set of the same "
                 "kind",
@@ -80,12 +86,7 @@ def claims(settings: Forecast, tables: Mapping[str, pd.DataFrame]) -> list[Claim
 
 def select(curves: pd.DataFrame, data: str, attention: str, closure: str, metric: str) -> pd.DataFrame:
     """The curves of one closure and metric, all seeds."""
-    return curves[
-        (curves["data"] == data)
-        & (curves["attention"] == attention)
-        & (curves["closure"] == closure)
-        & (curves["metric"] == metric)
-    ]
+    return rows(curves, data=data, attention=attention, closure=closure, metric=metric)
 
 
 def _ends(curves: pd.DataFrame, *key: str) -> pd.Series[float]:
