@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, Stated, judge, not_tested
+from joma.core.claim import Claim, Criterion, Statement, above, below, statements
 from joma.experiments.joma_paper.deep_hierarchy import (
     DECODER,
     FROZEN,
@@ -22,6 +22,37 @@ from joma.experiments.joma_paper.deep_hierarchy import (
 )
 
 SIBLING, COUSIN = 1, 2
+FIGURE = "JoMA Sec. 5, Fig. 5(c)"
+SEEDS = "in every seed"
+TIMES = "cousins' time of half growth over siblings'"
+STATEMENTS = statements(
+    {
+        "deep_hierarchy.attention_orders": "JoMA Sec. 5, 'self-attention mechanism is adaptive to the "
+        "structure' | It is attention that puts the layers in this order: with W_Q and W_K kept at their "
+        "start, cousins are associated in layer 2 no later than siblings in layer 1.",
+        "deep_hierarchy.families_meet": f"{FIGURE} | On the next level the latents meet: in layer 2 a query "
+        "associates with its cousins' units more than with its sibling's.",
+        "deep_hierarchy.not_picked_up": "JoMA Sec. 5, 'if they have not been picked up by other tokens' | A "
+        "query associates directly with a cousin that has no sibling more than with one that has.",
+        "deep_hierarchy.classes_prefer_siblings": "JoMA Sec. 5 | Learning class labels, a query in the end "
+        "associates with its sibling more than with its cousins.",
+        "deep_hierarchy.depth_helps": "JoMA Sec. 5 (several layers learn a hierarchy) | The stack ends "
+        "nearer to the best prediction than a single layer of as many weights.",
+        "deep_hierarchy.bounce_is_of_use": "JoMA Sec. 4, poster ('useful in multiple Transformer layers') | "
+        "In the stack the bounce is of use: to learn attention for half as long again after the dip of its "
+        "entropy lowers the loss more than as long before it.",
+    }
+)
+OF_DECODERS = statements(
+    {
+        "deep_hierarchy.decoder_siblings_first": f"{FIGURE} | In layer 1 of an ordinary decoder a query "
+        "attends to its sibling before its cousins.",
+        "deep_hierarchy.decoder_layer_by_layer": f"{FIGURE} | An ordinary decoder attends to siblings in "
+        "layer 1 before to cousins in layer 2.",
+        "deep_hierarchy.decoder_prefers_siblings": f"{FIGURE} | In layer 1 of an ordinary decoder a query in "
+        "the end attends to its sibling more than to its cousins.",
+    }
+)
 
 
 def claims(settings: DeepHierarchy, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -71,6 +102,22 @@ def _shown(values: pd.Series) -> str:
     return f"{values.min():.3g} to {values.max():.3g}"
 
 
+def _beyond(ratio: pd.Series, null: pd.Series, of: str, than: str = "that of the shuffled tree") -> Criterion:
+    """Above one, and above the null of the same seed."""
+    return above(1, ratio, of=of, across=SEEDS) & above(null, ratio, of=of, than=than, across=SEEDS)
+
+
+def _judge_beside_shuffled(
+    statement: Statement, ratio: Mapping[str, pd.Series], criterion: Criterion, evidence: str
+) -> Claim:
+    return statement.judge(
+        criterion,
+        null=float(ratio[SHUFFLED].min()),
+        null_description="shuffled trees (both: least of the seeds)",
+        evidence=evidence,
+    )
+
+
 def _order(settings: DeepHierarchy, when: pd.Series, task: str, learned: str) -> list[Claim]:
     """Cousins' half time over siblings', within layer 1 and from layer 1 to layer 2."""
     runs = [TREE, SHUFFLED, FROZEN, *([WEAK] if task == "tokens" else [])]
@@ -82,30 +129,18 @@ def _order(settings: DeepHierarchy, when: pd.Series, task: str, learned: str) ->
         ratio = {run: _of(when, task, run, layer, COUSIN) / _of(when, task, run, 1, SIBLING) for run in runs}
         others = "; ".join(f"{run} {_shown(ratio[run])}" for run in runs)
         found.append(
-            judge(
-                bool(ratio[TREE].min() > 1 and (ratio[TREE] > ratio[SHUFFLED]).all()),
-                id=f"deep_hierarchy.{task}_{name}",
-                source="JoMA Sec. 5, Fig. 5(c)",
-                statement=f"{statement} (learned: {learned}).",
-                expected="cousins' time of half growth over siblings' above 1, and above that of the same "
-                "seed's shuffled tree, in every seed",
-                measured=float(ratio[TREE].min()),
-                null=float(ratio[SHUFFLED].min()),
-                null_description="shuffled trees (both: least of the seeds)",
-                evidence=f"{settings.seeds} seeds, kappa = {settings.kappa:g}: {others}",
+            _judge_beside_shuffled(
+                Statement(f"deep_hierarchy.{task}_{name}", FIGURE, f"{statement} (learned: {learned})."),
+                ratio,
+                _beyond(ratio[TREE], ratio[SHUFFLED], TIMES),
+                f"{settings.seeds} seeds, kappa = {settings.kappa:g}: {others}",
             )
         )
     if task == "tokens":
         found.append(
-            judge(
-                bool(ratio[TREE].min() > 1 > ratio[FROZEN].max() and (ratio[TREE] > ratio[WEAK]).all()),
-                id="deep_hierarchy.attention_orders",
-                source="JoMA Sec. 5, 'self-attention mechanism is adaptive to the structure'",
-                statement="It is attention that puts the layers in this order: with W_Q and W_K kept at "
-                "their start, cousins are associated in layer 2 no later than siblings in layer 1.",
-                expected="with attention above 1, with frozen attention below, in every seed; with weak "
-                "attention less than with strong",
-                measured=float(ratio[TREE].min()),
+            STATEMENTS["deep_hierarchy.attention_orders"].judge(
+                _beyond(ratio[TREE], ratio[WEAK], TIMES, "that with weak attention")
+                & below(1, ratio[FROZEN], of=f"{TIMES}, with frozen attention,", across=SEEDS),
                 null=float(ratio[FROZEN].max()),
                 null_description="largest with frozen attention",
                 evidence="cousins' time in layer 2 over siblings' in layer 1; kappa = 1: "
@@ -120,17 +155,11 @@ def _families_meet(grown: pd.Series) -> Claim:
         run: _of(grown, "tokens", run, 2, COUSIN) / _of(grown, "tokens", run, 2, SIBLING)
         for run in (TREE, SHUFFLED, FROZEN, WEAK)
     }
-    return judge(
-        bool(share[TREE].min() > 1 and (share[TREE] > share[SHUFFLED]).all()),
-        id="deep_hierarchy.families_meet",
-        source="JoMA Sec. 5, Fig. 5(c)",
-        statement="On the next level the latents meet: in layer 2 a query associates with its cousins' units "
-        "more than with its sibling's.",
-        expected="above 1, and above the shuffled tree's of the same seed, in every seed",
-        measured=float(share[TREE].min()),
-        null=float(share[SHUFFLED].min()),
-        null_description="shuffled trees (both: least of the seeds)",
-        evidence="cousins' association in layer 2 over siblings', at the end: "
+    return _judge_beside_shuffled(
+        STATEMENTS["deep_hierarchy.families_meet"],
+        share,
+        _beyond(share[TREE], share[SHUFFLED], "cousins' association over the sibling's"),
+        "cousins' association in layer 2 over siblings', at the end: "
         + "; ".join(f"{run} {_shown(values)}" for run, values in share.items()),
     )
 
@@ -139,14 +168,10 @@ def _lone(settings: DeepHierarchy, grown: pd.Series) -> Claim:
     gain = _of(grown, "tokens", LONE, 1, COUSIN) / _of(grown, "tokens", TREE, 1, COUSIN)
     other = settings.levels + 1
     null = _of(grown, "tokens", LONE, 1, other) / _of(grown, "tokens", TREE, 1, other)
-    return judge(
-        bool(gain.min() > 1 and (gain > null).all()),
-        id="deep_hierarchy.not_picked_up",
-        source="JoMA Sec. 5, 'if they have not been picked up by other tokens'",
-        statement="A query associates directly with a cousin that has no sibling more than with one that "
-        "has.",
-        expected="above 1, and above the same ratio for tokens of the other tree, in every seed",
-        measured=float(gain.min()),
+    return STATEMENTS["deep_hierarchy.not_picked_up"].judge(
+        _beyond(
+            gain, null, "association with lone cousins over that with the others", "that of the other tree"
+        ),
         null=float(null.min()),
         null_description="the same ratio for tokens of the other tree (both: least of the seeds)",
         evidence=f"association in layer 1 with lone cousins over that with the others: {_shown(gain)}; "
@@ -157,31 +182,26 @@ def _lone(settings: DeepHierarchy, grown: pd.Series) -> Claim:
 def _labels(grown: pd.Series) -> Claim:
     first = {run: _of(grown, "classes", run, 1, SIBLING) for run in (TREE, SHUFFLED, SHUFFLED_CLASSES)}
     ratio = {run: first[run] / _of(grown, "classes", run, 1, COUSIN) for run in (TREE, SHUFFLED)}
-    learned = first[TREE].min() > 10 * first[SHUFFLED_CLASSES].max()
-    return judge(
-        bool(ratio[TREE].min() > 1 and (ratio[TREE] > ratio[SHUFFLED]).all() and learned),
-        id="deep_hierarchy.classes_prefer_siblings",
-        source="JoMA Sec. 5",
-        statement="Learning class labels, a query in the end associates with its sibling more than with its "
-        "cousins.",
-        expected="siblings' over cousins' association above 1, and above the shuffled tree's of the same "
-        "seed, in every seed; with shuffled classes less than a tenth of the association",
-        measured=float(ratio[TREE].min()),
-        null=float(ratio[SHUFFLED].min()),
-        null_description="shuffled trees (both: least of the seeds)",
-        evidence=f"{_shown(ratio[TREE])}, shuffled tree {_shown(ratio[SHUFFLED])}; siblings' association "
+    return _judge_beside_shuffled(
+        STATEMENTS["deep_hierarchy.classes_prefer_siblings"],
+        ratio,
+        _beyond(ratio[TREE], ratio[SHUFFLED], "the sibling's association over the cousins'")
+        & above(
+            10 * first[SHUFFLED_CLASSES].max(),
+            first[TREE],
+            of="the sibling's association",
+            than="ten times any with shuffled classes",
+            across=SEEDS,
+        ),
+        f"{_shown(ratio[TREE])}, shuffled tree {_shown(ratio[SHUFFLED])}; siblings' association "
         f"{_shown(first[TREE])}, with shuffled classes {_shown(first[SHUFFLED_CLASSES])}",
     )
 
 
 def _depth(loss: pd.Series) -> Claim:
     deep, single, frozen = (loss["tokens"][run] for run in (TREE, SINGLE, FROZEN))
-    return judge(
-        bool((deep < single).all()),
-        id="deep_hierarchy.depth_helps",
-        source="JoMA Sec. 5 (several layers learn a hierarchy)",
-        statement="The stack ends nearer to the best prediction than a single layer of as many weights.",
-        expected="less excess loss, in every seed",
+    return STATEMENTS["deep_hierarchy.depth_helps"].judge(
+        below(single, deep, of="excess loss", than="that of a single layer", across=SEEDS),
         measured=float(deep.max()),
         null=float(single.min()),
         null_description="least excess loss of a single layer with as many weights",
@@ -198,14 +218,11 @@ def _bounce(entropy: pd.DataFrame, loss: pd.Series) -> Claim:
     earlier, dip, later = (loss["classes"][run] - loss["classes"][TREE] for run in STOPS)
     after, before = dip - later, earlier - dip
     never = loss["classes"][FROZEN] - loss["classes"][TREE]
-    return judge(
-        bool(after.min() > max(before.max(), 0.0) and rebound(TREE) > 0.001),
-        id="deep_hierarchy.bounce_is_of_use",
-        source="JoMA Sec. 4, poster ('useful in multiple Transformer layers')",
-        statement="In the stack the bounce is of use: to learn attention for half as long again after the "
-        "dip of its entropy lowers the loss more than as long before it.",
-        expected="less excess loss, in every seed, than any seed saves before the dip",
-        measured=float(after.min()),
+    of = "excess loss saved after the dip"
+    return STATEMENTS["deep_hierarchy.bounce_is_of_use"].judge(
+        above(0, after, of=of, across=SEEDS)
+        & above(before.max(), after, of=of, than="any saved before it", across=SEEDS)
+        & above(0.001, rebound(TREE), of="rebound of the entropy", across=SEEDS, unit="nats"),
         null=float(before.max()),
         null_description="largest gain of as many steps before the dip",
         evidence=f"after {_shown(after)}, before {_shown(before)}; attention that never learns costs "
@@ -214,56 +231,35 @@ def _bounce(entropy: pd.DataFrame, loss: pd.Series) -> Claim:
 
 
 def _decoder(settings: DeepHierarchy, when: pd.Series, grown: pd.Series) -> list[Claim]:
-    source = "JoMA Sec. 5, Fig. 5(c)"
-    stated = [
-        Stated(
-            id="deep_hierarchy.decoder_siblings_first",
-            source=source,
-            statement="In layer 1 of an ordinary decoder a query attends to its sibling before its cousins.",
-        ),
-        Stated(
-            id="deep_hierarchy.decoder_layer_by_layer",
-            source=source,
-            statement="An ordinary decoder attends to siblings in layer 1 before to cousins in layer 2.",
-        ),
-        Stated(
-            id="deep_hierarchy.decoder_prefers_siblings",
-            source=source,
-            statement="In layer 1 of an ordinary decoder a query in the end attends to its sibling more than "
-            "to its cousins.",
-        ),
-    ]
     if not settings.decoder_steps:
         reason = (
             "no decoder was trained; --decoder-steps 1500 trains one, and so do the presets decoder and paper"
         )
-        return [not_tested(**words, reason=reason) for words in stated]
+        return [statement.not_tested(reason) for statement in OF_DECODERS.values()]
     runs = RUNS[DECODER]
     ratios = [
         {run: _of(when, DECODER, run, layer, COUSIN) / _of(when, DECODER, run, 1, SIBLING) for run in runs}
         for layer in (1, 2)
     ]
     found = [
-        judge(
-            bool(ratio[TREE].min() > 1 and (ratio[TREE] > ratio[SHUFFLED]).all()),
-            **words,
-            expected="cousins' time of half growth over siblings' above 1, and above that of the same seed's "
-            "shuffled tree, in every seed",
-            measured=float(ratio[TREE].min()),
-            null=float(ratio[SHUFFLED].min()),
-            null_description="shuffled trees (both: least of the seeds)",
-            evidence="; ".join(f"{run} {_shown(ratio[run])}" for run in runs),
+        _judge_beside_shuffled(
+            statement,
+            ratio,
+            _beyond(ratio[TREE], ratio[SHUFFLED], TIMES),
+            "; ".join(f"{run} {_shown(ratio[run])}" for run in runs),
         )
-        for words, ratio in zip(stated, ratios, strict=False)
+        for statement, ratio in zip(OF_DECODERS.values(), ratios, strict=False)
     ]
     excess = {run: _of(grown, DECODER, run, 1, SIBLING) - _of(grown, DECODER, run, 1, COUSIN) for run in runs}
     found.append(
-        judge(
-            bool(excess[TREE].min() > excess[SHUFFLED].abs().max()),
-            **stated[-1],
-            expected="the sibling's logit less a cousin's above 0, by more than any shuffled tree's is off "
-            "0, in every seed",
-            measured=float(excess[TREE].min()),
+        OF_DECODERS["deep_hierarchy.decoder_prefers_siblings"].judge(
+            above(
+                excess[SHUFFLED].abs().max(),
+                excess[TREE],
+                of="the sibling's logit less a cousin's",
+                than="any of either sign with shuffled trees",
+                across=SEEDS,
+            ),
             null=float(excess[SHUFFLED].abs().max()),
             null_description="largest difference of either sign with shuffled trees",
             evidence=f"{settings.decoder_steps} steps of Adam; least of {settings.seeds} seeds; in layer 2 "

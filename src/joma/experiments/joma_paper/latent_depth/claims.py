@@ -7,13 +7,26 @@ from collections.abc import Mapping
 import pandas as pd
 from scipy.stats import t
 
-from joma.core.claim import Claim, judge
+from joma.core.claim import Claim, above, at_most, below, statements
+from joma.core.tables import rows
 from joma.experiments.joma_paper.latent_depth import AGAIN, DATA, MODELS, LatentDepth
 
 SIGNIFICANT = 0.05
-
-
 NEAR_BAYES = 0.1
+STATEMENTS = statements(
+    {
+        "latent_depth.agnostic": "JoMA poster: self-attention enables hierarchy-agnostic learning | One "
+        "layer of attention, with the same settings, comes close to the best possible prediction whether "
+        "the latent distribution is deep or shallow.",
+        "latent_depth.attention_is_needed_for_depth": "JoMA poster, Sec. 5 | Attention is what copes with "
+        "depth: it beats a bag of tokens on the deep distribution, and by more than on the shallow one.",
+        "latent_depth.attention_is_selective_where_data_are": "JoMA poster: m associates with l first "
+        "(deep); with all alike (shallow) | Attention prefers the query's sibling in the deep distribution; "
+        "in the shallow one, where the same token is no nearer than others, it does not.",
+        "latent_depth.far_is_slowed": "JoMA poster: slowing down the association of tokens that are not "
+        "directly correlated | Attention slows the association of far tokens relative to near ones.",
+    }
+)
 
 
 def claims(settings: LatentDepth, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -24,72 +37,67 @@ def claims(settings: LatentDepth, tables: Mapping[str, pd.DataFrame]) -> list[Cl
     worst = {model: last[model].groupby("data").mean().loc[list(DATA)] for model in MODELS}
     gain = {data: last.loc[data, "bag"] - last.loc[data, "attention"] for data in (*DATA, AGAIN)}
     more, again = gain["deep"] - gain["shallow"], gain[AGAIN] - gain["shallow"]
-    height = pairs[pairs["model"] == "attention"].groupby(["data", "seed", "height"])["attention"].mean()
+    height = rows(pairs, model="attention").groupby(["data", "seed", "height"])["attention"].mean()
     others = 2 ** (settings.depth - 1) - 1
     sibling = height.xs(1, level="height") * others
     ratios = _far_to_near(tables["growth"], settings.depth - 1)
     slower = {data: ratios.loc[data, "bag"] - ratios.loc[data, "attention"] for data in DATA}
     slowed = slower["deep"] - slower["shallow"]
+    uncertain = "the seeds' uncertainty"
+    further = "gain in excess loss on deep less that on shallow data"
     return [
-        judge(
-            bool(worst["attention"].max() <= NEAR_BAYES < worst["bag"].min()),
-            id="latent_depth.agnostic",
-            source="JoMA poster: self-attention enables hierarchy-agnostic learning",
-            statement="One layer of attention, with the same settings, comes close to the best possible "
-            "prediction whether the latent distribution is deep or shallow.",
-            expected=f"excess loss at most {NEAR_BAYES} (0: Bayes, 1: frequency alone) on both; more for "
-            "the bag",
-            measured=float(worst["attention"].max()),
-            tolerance=NEAR_BAYES,
+        STATEMENTS["latent_depth.agnostic"].judge(
+            at_most(
+                NEAR_BAYES,
+                worst["attention"],
+                of="excess loss (0: Bayes, 1: frequency alone)",
+                across="on both",
+            )
+            & above(NEAR_BAYES, worst["bag"], of="that of the bag of tokens", across="on both"),
             null=float(worst["bag"].min()),
             null_description="the bag of tokens, where it is best",
             evidence=f"deep {worst['attention']['deep']:.3f}, "
             f"shallow {worst['attention']['shallow']:.3f}; "
             f"bag {worst['bag']['deep']:.3f}, {worst['bag']['shallow']:.3f}; {settings.seeds} seeds",
         ),
-        judge(
-            bool(
-                gain["deep"].mean() > _uncertainty(gain["deep"])
-                and more.mean() > max(_uncertainty(more), again.abs().max())
+        STATEMENTS["latent_depth.attention_is_needed_for_depth"].judge(
+            above(_uncertainty(more), more.mean(), of=further, than=uncertain)
+            & above(again.abs().max(), more.mean(), of=further, than="any between two shallow data sets")
+            & above(
+                _uncertainty(gain["deep"]),
+                gain["deep"].mean(),
+                of="gain in excess loss on deep data",
+                than=uncertain,
             ),
-            id="latent_depth.attention_is_needed_for_depth",
-            source="JoMA poster, Sec. 5",
-            statement="Attention is what copes with depth: it beats a bag of tokens on the deep "
-            "distribution, and by more than on the shallow one.",
-            expected="a gain in excess loss on deep data, larger than that on shallow data by more than "
-            "the seeds' uncertainty and than the null",
-            measured=float(more.mean()),
-            tolerance=_uncertainty(more),
             null=float(again.abs().max()),
             null_description="the largest difference of that gain between two shallow data sets",
             evidence=f"gain {gain['deep'].mean():.3f} on deep, {gain['shallow'].mean():.3f} on shallow; "
             f"means of {settings.seeds} seeds",
         ),
-        judge(
-            bool(sibling.loc["deep"].min() > 2 > sibling.loc["shallow"].max()),
-            id="latent_depth.attention_is_selective_where_data_are",
-            source="JoMA poster: m associates with l first (deep); with all alike (shallow)",
-            statement="Attention prefers the query's sibling in the deep distribution; in the shallow "
-            "one, where the same token is no nearer than others, it does not.",
-            expected="more than twice the uniform attention for the sibling (deep), less (shallow)",
+        STATEMENTS["latent_depth.attention_is_selective_where_data_are"].judge(
+            above(
+                2,
+                sibling.loc["deep"].min(),
+                of="attention over uniform attention, deep,",
+                across="in every seed",
+            )
+            & below(2, sibling.loc["shallow"].max(), of="the same, shallow,", across="in every seed"),
             measured=float(sibling.loc["deep"].mean()),
-            tolerance=2.0,
             null=float(sibling.loc["shallow"].mean()),
             null_description="the same pairs of tokens in the shallow distribution",
             evidence="attention to the sibling in units of uniform attention, mean over queries",
         ),
-        judge(
-            bool(
-                slower["deep"].mean() > _uncertainty(slower["deep"]) and slowed.mean() > _uncertainty(slowed)
+        STATEMENTS["latent_depth.far_is_slowed"].judge(
+            above(
+                _uncertainty(slower["deep"]),
+                slower["deep"].mean(),
+                of="farthest over sibling association, the latter half grown, of the bag of tokens less that "
+                "with attention",
+                than=uncertain,
+            )
+            & above(
+                _uncertainty(slowed), slowed.mean(), of="that less the same on shallow data", than=uncertain
             ),
-            id="latent_depth.far_is_slowed",
-            source="JoMA poster: slowing down the association of tokens that are not directly correlated",
-            statement="Attention slows the association of far tokens relative to near ones.",
-            expected="farthest over sibling association, when the latter is half grown, lower than in "
-            "the bag of tokens by more than the seeds' uncertainty, and by more than in the shallow "
-            "distribution",
-            measured=float(slower["deep"].mean()),
-            tolerance=_uncertainty(slower["deep"]),
             null=float(slower["shallow"].mean()),
             null_description="the same pairs of tokens in the shallow distribution",
             evidence=f"ratio {ratios.loc['deep', 'attention'].mean():.3f} with attention, "
