@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from joma.core.claim import Claim, judge
+from joma.core.claim import Claim, Statement, above, below
 from joma.experiments.beyond.optimizers import ATTENTION, Optimizers
 from joma.experiments.beyond.optimizers.run import select
 
@@ -20,15 +20,14 @@ def claims(settings: Optimizers, tables: Mapping[str, pd.DataFrame]) -> list[Cla
         for optimizer in ("sgd", "momentum"):
             slope = _order(tables["rates"], attention, optimizer)
             found.append(
-                judge(
-                    abs(slope - 1) < 0.2,
-                    id=f"optimizers.{optimizer}_{attention}_order",
-                    source=source,
-                    statement=f"{attention} attention, {optimizer}: the constant is conserved in the "
-                    "limit of small steps, at first order.",
-                    expected="log-log slope of the drift in the step size of 1",
-                    measured=slope,
-                    tolerance=0.2,
+                Statement(
+                    f"optimizers.{optimizer}_{attention}_order",
+                    source,
+                    f"{attention} attention, {optimizer}: the constant is conserved in the limit of small "
+                    "steps, at first order.",
+                ).judge(
+                    above(0.8, slope, of="log-log slope of the drift in the step size")
+                    & below(1.2, slope, of="log-log slope of the drift in the step size"),
                     null=_order(tables["rates"], attention, "adam"),
                     null_description="the slope under Adam",
                     evidence=f"Same course, steps down to 1/{2**settings.halvings}.",
@@ -37,14 +36,13 @@ def claims(settings: Optimizers, tables: Mapping[str, pd.DataFrame]) -> list[Cla
         adam = _smallest(tables["rates"], attention, "adam", "constant")
         slope = _order(tables["rates"], attention, "adam")
         found.append(
-            judge(
-                adam > 0.1 and abs(slope) < 0.3,
-                id=f"optimizers.adam_{attention}",
-                source=source,
-                statement=f"{attention} attention: Adam keeps nothing of Theorem 1, however small its steps.",
-                expected="relative drift above 0.1 at the smallest steps, slope in the step size near 0",
-                measured=adam,
-                tolerance=0.1,
+            Statement(
+                f"optimizers.adam_{attention}",
+                source,
+                f"{attention} attention: Adam keeps nothing of Theorem 1, however small its steps.",
+            ).judge(
+                above(0.1, adam, of="relative drift at the smallest steps")
+                & below(0.3, abs(slope), of="size of its slope in the step size"),
                 null=_smallest(tables["rates"], attention, "sgd", "constant"),
                 null_description="plain descent at its smallest steps",
                 evidence=f"Slope {slope:.2f} in the step size: the drift is not owed to the steps.",

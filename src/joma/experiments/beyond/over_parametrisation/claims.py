@@ -6,11 +6,19 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, judge
+from joma.core.claim import Claim, above, below, statements, within_error
 from joma.experiments.beyond.over_parametrisation import OverParametrisation
 
 CLOSE = 0.1
 NULLS = ("untrained", "law", "law, equal basins")
+STATEMENTS = statements(
+    {
+        "over_parametrisation.needed": "JoMA poster, future work | Over-parametrisation is needed: with as "
+        "many neurons as latents hardly ever is every latent found, with several times as many mostly.",
+        "over_parametrisation.coupons": "joma, on JoMA's poster | The probability that every latent finds a "
+        "neuron is the coupon-collector's, from the basins of single neurons.",
+    }
+)
 
 
 def claims(settings: OverParametrisation, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -31,33 +39,24 @@ def claims(settings: OverParametrisation, tables: Mapping[str, pd.DataFrame]) ->
         f"trained ({', '.join(NULLS)}): {listed}; basins {basins.min():.2f} to {basins.max():.2f}; "
         f"{settings.seeds} seeds x {settings.networks} blocks"
     )
+    of = "share of blocks that find every latent with the most neurons"
     return [
-        judge(
-            bool(
-                few["trained"].max() < 0.5 < many["trained"].min()
-                and (many["trained"] > many["untrained"]).all()
-            ),
-            id="over_parametrisation.needed",
-            source="JoMA poster, future work",
-            statement="Over-parametrisation is needed: with as many neurons as latents hardly ever is every "
-            "latent found, with several times as many mostly.",
-            expected="below one half with the fewest, above it with the most neurons, in every seed; more "
-            "than by chance",
-            measured=float(many["trained"].min()),
-            tolerance=0.5,
+        STATEMENTS["over_parametrisation.needed"].judge(
+            above(0.5, many["trained"], of=of, across="in every seed")
+            & above(
+                many["untrained"],
+                many["trained"],
+                of=of,
+                than="that of untrained blocks",
+                across="in every seed",
+            )
+            & below(0.5, few["trained"], of="the same with the fewest", across="in every seed"),
             null=float(many["untrained"].max()),
             null_description="best of K chance matches: untrained blocks of the most neurons",
             evidence=evidence,
         ),
-        judge(
-            bool(off.max() <= CLOSE),
-            id="over_parametrisation.coupons",
-            source="joma, on JoMA's poster",
-            statement="The probability that every latent finds a neuron is the coupon-collector's, from the "
-            "basins of single neurons.",
-            expected=f"within {CLOSE:g} for every K, mean over seeds",
-            measured=float(off.max()),
-            tolerance=CLOSE,
+        STATEMENTS["over_parametrisation.coupons"].judge(
+            within_error(CLOSE, off, of="distance from the law, mean over seeds,", across="for every K"),
             null=float((mean["untrained"] - mean["law"]).abs().max()),
             null_description="the same distance for untrained blocks",
             evidence=evidence,
