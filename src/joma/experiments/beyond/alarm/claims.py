@@ -194,7 +194,9 @@ def _rate_faults(main: pd.DataFrame) -> list[Claim]:
         later = own["lead_on_cusum"] < 0
         found.append(
             STATEMENTS[f"alarm.{name}"].judge(
-                equal(0, later.sum(), of="number of damaged runs in which the whole monitor is later")
+                equal(
+                    0, later.sum(), of="number of damaged runs in which the monitor is later than the CUSUM"
+                )
                 & above(0, len(own), of="number of damaged runs"),
                 null=float((_damaged(_of(main, branch, OURS))["lead_on_cusum"] < 0).sum()),
                 null_description="runs in which the network's alarm alone is later",
