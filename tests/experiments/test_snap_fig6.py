@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+from joma.core.claim import Statement
 from joma.core.errors import InputError
 from joma.core.figures import style
 from joma.core.progress import Progress
@@ -138,8 +139,7 @@ def test_half_of_the_steps_are_enough_and_one_back_is_too_many():
             for run in (0, 1)
             for ratio, value in enumerate(values)
         ]
-        facts = {"along": "ratio", "sign": 1, "id": "snap_fig6.made", "source": "here", "statement": "made"}
-        return _trend(pd.DataFrame(rows), **facts).verdict
+        return _trend(pd.DataFrame(rows), "ratio", 1, Statement("snap_fig6.made", "here", "made")).verdict
 
     assert verdict(0.0, 1.0, 1.0 - 0.01 / 2) == "holds"
     assert verdict(0.0, 1.0, 1.0, 1.0) == "fails"

@@ -6,11 +6,22 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, judge
+from joma.core.claim import Claim, Statement, above, at_least, below, equal, statements
+from joma.core.tables import rows
 from joma.experiments.scan_snap.snap_fig7 import SnapFig7
 
 LEAST_FALL = 0.3
 """Nats by which the entropy of attention must fall to be called sparser."""
+STATEMENTS = statements(
+    {
+        "snap_fig7.keeps_falling": "Scan&Snap Fig. 7, its pictures one after the other | The lowest layer's "
+        "attention is sparser in each picture than in the one before.",
+        "snap_fig7.common_suppressed": "Scan&Snap Thm 2b, asked of Fig. 7's models | Common tokens are "
+        "suppressed: the most frequent ones get less attention than their share.",
+        "snap_fig7.own_token": "what Fig. 7's maps may hide (not in the paper) | Sparse attention is "
+        "attention to the own token: it gathers on the map's diagonal.",
+    }
+)
 
 
 def claims(settings: SnapFig7, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -20,7 +31,7 @@ def claims(settings: SnapFig7, tables: Mapping[str, pd.DataFrame]) -> list[Claim
     steps = sorted(tables["maps"]["step"].unique().tolist())
     claims = []
     for depth in sorted(curves["depth"].unique().tolist()):
-        claims.append(_becomes_sparse(depth, ends[ends["depth"] == depth]))
+        claims.append(_becomes_sparse(depth, rows(ends, depth=depth)))
         claims.append(_because_of_order(depth, curves, steps))
     return [*claims, _keeps_falling(curves, steps), _common_suppressed(ends), _on_the_diagonal(ends)]
 
@@ -34,16 +45,14 @@ def _starts_and_ends(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def _becomes_sparse(depth: int, ends: pd.DataFrame) -> Claim:
-    real = ends[ends["text"] == "real"]
+    real = rows(ends, text="real")
     fall = real["attention_entropy_start"] - real["attention_entropy_end"]
-    return judge(
-        float(fall.min()) >= LEAST_FALL,
-        id=f"snap_fig7.sparse_{depth}",
-        source="Scan&Snap Fig. 7",
-        statement=f"Attention in the lowest layer of a {depth}-layer transformer becomes sparse.",
-        expected=f"entropy falls by at least {LEAST_FALL} nats in every run",
-        measured=float(fall.min()),
-        tolerance=LEAST_FALL,
+    return Statement(
+        f"snap_fig7.sparse_{depth}",
+        "Scan&Snap Fig. 7",
+        f"Attention in the lowest layer of a {depth}-layer transformer becomes sparse.",
+    ).judge(
+        at_least(LEAST_FALL, fall, of="fall of the entropy", across="in every run", unit="nats"),
         evidence=f"smallest of {len(real)} runs; untrained {real['attention_entropy_start'].mean():.2f}, "
         f"uniform {real['uniform_entropy_end'].mean():.2f}, "
         f"trained {real['attention_entropy_end'].mean():.2f} nats "
@@ -52,22 +61,24 @@ def _becomes_sparse(depth: int, ends: pd.DataFrame) -> Claim:
 
 
 def _because_of_order(depth: int, curves: pd.DataFrame, steps: list[int]) -> Claim:
-    entropy = curves[
-        (curves["metric"] == "attention_entropy") & (curves["layer"] == 0) & (curves["depth"] == depth)
-    ]
-    by_run = entropy[entropy["step"].isin(steps)].pivot(index=["text", "run"], columns="step", values="value")
+    entropy = rows(curves, metric="attention_entropy", layer=0, depth=depth)
+    by_run = rows(entropy, step=steps).pivot(index=["text", "run"], columns="step", values="value")
     falls = by_run.rsub(by_run[steps[0]], axis=0)
     real, null = falls.loc["real"].min(), falls.loc["shuffled"].max()
     pairs = ", ".join(f"step {step}: {real[step]:.2f} and {null[step]:.2f}" for step in steps[1:])
-    return judge(
-        float(real.iloc[-1]) >= LEAST_FALL + float(null.iloc[-1]),
-        id=f"snap_fig7.from_order_{depth}",
-        source="what Fig. 7 is shown for (its null is not in the paper)",
-        statement=f"It is what tokens have to do with each other that makes attention sparse ({depth} "
+    return Statement(
+        f"snap_fig7.from_order_{depth}",
+        "what Fig. 7 is shown for (its null is not in the paper)",
+        f"It is what tokens have to do with each other that makes attention sparse ({depth} "
         f"layer{'s' if depth > 1 else ''}): without it, attention stays dense.",
-        expected=f"at the end, the smallest fall is at least {LEAST_FALL} nats above the null",
-        measured=float(real.iloc[-1]),
-        tolerance=LEAST_FALL,
+    ).judge(
+        at_least(
+            LEAST_FALL + null.iloc[-1],
+            real.iloc[-1],
+            of="smallest fall of the entropy, at the end,",
+            than=f"{LEAST_FALL} nats more than that of the null",
+            unit="nats",
+        ),
         null=float(null.iloc[-1]),
         null_description="fall of the same decoder on the same words in random order",
         evidence=f"smallest fall of the runs and that of the null: {pairs}",
@@ -75,18 +86,14 @@ def _because_of_order(depth: int, curves: pd.DataFrame, steps: list[int]) -> Cla
 
 
 def _keeps_falling(curves: pd.DataFrame, steps: list[int]) -> Claim:
-    entropy = curves[(curves["metric"] == "attention_entropy") & (curves["layer"] == 0)]
-    at = entropy[entropy["step"].isin(steps)]
+    at = rows(curves, metric="attention_entropy", layer=0, step=steps)
     all_falls = at.pivot(index=["text", "run"], columns="step", values="value").diff(axis=1).iloc[:, 1:]
     falls, shuffled = all_falls.loc["real"], all_falls.loc["shuffled"]
     share = float((falls < 0).to_numpy().mean())
-    return judge(
-        share == 1,
-        id="snap_fig7.keeps_falling",
-        source="Scan&Snap Fig. 7, its pictures one after the other",
-        statement="The lowest layer's attention is sparser in each picture than in the one before.",
-        expected="entropy lower at each pictured step than at the one before, in every run",
-        measured=share,
+    return STATEMENTS["snap_fig7.keeps_falling"].judge(
+        equal(
+            1, share, of="share of pictured steps, over all runs, with a lower entropy than the one before"
+        ),
         null=float((shuffled < 0).to_numpy().mean()),
         null_description="the share on shuffled text",
         evidence=f"{falls.size} pairs of pictures; largest rise {falls.to_numpy().max():.3f} nats",
@@ -94,18 +101,13 @@ def _keeps_falling(curves: pd.DataFrame, steps: list[int]) -> Claim:
 
 
 def _common_suppressed(ends: pd.DataFrame) -> Claim:
-    real = ends[ends["text"] == "real"]
+    real = rows(ends, text="real")
     worst = float(real["common_tokens_end"].max())
     null = float(real["common_tokens_start"].min())
-    return judge(
-        worst < min(0.9, null),
-        id="snap_fig7.common_suppressed",
-        source="Scan&Snap Thm 2b, asked of Fig. 7's models",
-        statement="Common tokens are suppressed: the most frequent ones get less attention than their share.",
-        expected="attention to the most frequent tokens below 0.9 of that under uniform attention, and below "
-        "that before training, in every run (lowest layer)",
-        measured=worst,
-        tolerance=0.9,
+    of = "attention to the most frequent tokens over that under uniform attention"
+    return STATEMENTS["snap_fig7.common_suppressed"].judge(
+        below(0.9, worst, of=of, across="in every run")
+        & below(null, worst, of=of, than="any before training", across="in every run"),
         null=null,
         null_description="before training",
         evidence=f"largest of {len(real)} runs; mean {real['common_tokens_end'].mean():.2f}; shuffled text "
@@ -114,17 +116,13 @@ def _common_suppressed(ends: pd.DataFrame) -> Claim:
 
 
 def _on_the_diagonal(ends: pd.DataFrame) -> Claim:
-    real = ends[ends["text"] == "real"]
+    real = rows(ends, text="real")
     own, uniform = float(real["own_token_end"].min()), float(real["uniform_own_token_end"].max())
     untrained = float(real["own_token_start"].max())
-    return judge(
-        own > max(2 * uniform, untrained),
-        id="snap_fig7.own_token",
-        source="what Fig. 7's maps may hide (not in the paper)",
-        statement="Sparse attention is attention to the own token: it gathers on the map's diagonal.",
-        expected="attention to the own token more than twice that of uniform attention, in every run",
-        measured=own,
-        tolerance=2 * uniform,
+    of = "attention to the own token"
+    return STATEMENTS["snap_fig7.own_token"].judge(
+        above(2 * uniform, own, of=of, than="twice any under uniform attention", across="in every run")
+        & above(untrained, own, of=of, than="any before training", across="in every run"),
         null=untrained,
         null_description="the largest before training",
         evidence=f"smallest of {len(real)} runs; uniform attention {uniform:.3f}, shuffled text "

@@ -8,12 +8,32 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from joma.core.claim import Claim, Stated, correct, judge, not_tested
+from joma.core.claim import Claim, above, at_most, below, between, statements, within_error
 from joma.experiments.scan_snap.snap_phases import SnapPhases
 
 ONSET = "the same (growth per ln of the decoder's logit) in the decades around the decoder's half-speed time"
 PREMISE = 100.0
 """What eta_Y much larger than eta_Z is taken to mean: at least this ratio."""
+FAST = f"(eta_Y at least {PREMISE:g} eta_Z)"
+STATEMENTS = statements(
+    {
+        "snap_phases.scanning": "Scan&Snap Thm 4 | When training starts, B_n(t) = O(ln t).",
+        "snap_phases.snapping": "Scan&Snap Thm 4 | From t_0 = O(2 K ln M/eta_Y) on, B_n(t) = O(ln ln t).",
+        "snap_phases.frozen": "Scan&Snap Thm 4 | Where half the gain lies three decades back, B grows no "
+        "faster than ln ln t.",
+        "snap_phases.snap_time": "Scan&Snap Thm 4 | Snapping begins at O(2 K ln M/eta_Y).",
+        "snap_phases.rates_scanning": "Scan&Snap Thm 4, remarks | While scanning, larger eta_Z or eta_Y "
+        "makes B larger.",
+        "snap_phases.eta_z_snapping": "Scan&Snap Thm 4, remarks | Once snapping, larger eta_Z makes B larger "
+        f"{FAST}.",
+        "snap_phases.eta_y_snapping": "Scan&Snap Thm 4, remarks | Once snapping, larger eta_Y makes B "
+        f"smaller {FAST}.",
+        "snap_phases.phase_transition": "Scan&Snap Thm 4, remarks | Larger eta_Z leads to a faster phase "
+        "transition (earlier peak of B').",
+        "snap_phases.closed_form": "Scan&Snap Thm 4, factor and constant restored | B = 1/4 ln(1 + "
+        "(2 K eta_Z/(C0 eta_Y)) h^2), C0 from the start of the flow.",
+    }
+)
 
 
 def claims(settings: SnapPhases, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -23,28 +43,19 @@ def claims(settings: SnapPhases, tables: Mapping[str, pd.DataFrame]) -> list[Cla
 
 
 def _phase_claims(phases: pd.DataFrame) -> list[Claim]:
-    source = "Scan&Snap Thm 4"
+    of = "growth per ln ln t in the last decade over that in the one before,"
     growth, onset = phases["slowing in ln ln t"], phases["slowing in ln h around the decoder time"]
     claims = [
-        correct(
-            id="snap_phases.scanning",
-            source=source,
-            printed="When training starts, B_n(t) = O(ln t).",
-            right="B = eta_Y eta_Z t^2 (K-1) f_n(0) . f_n'(0) / (2 K^2 M): it grows as t^2.",
+        STATEMENTS["snap_phases.scanning"].correct(
+            "B = eta_Y eta_Z t^2 (K-1) f_n(0) . f_n'(0) / (2 K^2 M): it grows as t^2.",
             printed_error=float(phases["line in ln t, error"].min()),
             error=float(phases["law t^2, error"].max()),
             tolerance=0.05,
             evidence=f"relative errors in {len(phases)} runs, the decade up to 1 % of the decoder's time; "
             "the law has no free number, a + b ln t has two",
         ),
-        judge(
-            bool(growth.max() <= 1),
-            id="snap_phases.snapping",
-            source=source,
-            statement="From t_0 = O(2 K ln M/eta_Y) on, B_n(t) = O(ln ln t).",
-            expected="growth per ln ln t not rising over the last two decades, in any run",
-            measured=float(growth.max()),
-            tolerance=1.0,
+        STATEMENTS["snap_phases.snapping"].judge(
+            at_most(1, growth.max(), of=of, across="in every run"),
             null=float(onset.max()),
             null_description=ONSET,
             evidence=f"so in {int((growth <= 1).sum())} of {len(growth)} runs; others (small eta_Z/eta_Y) "
@@ -52,20 +63,13 @@ def _phase_claims(phases: pd.DataFrame) -> list[Claim]:
         ),
     ]
     late = growth[phases["decades since half the gain"] >= 3]
-    label: Stated = {
-        "id": "snap_phases.frozen",
-        "source": source,
-        "statement": "Where half the gain lies three decades back, B grows no faster than ln ln t.",
-    }
+    statement = STATEMENTS["snap_phases.frozen"]
     claims.append(
-        not_tested(**label, reason="no run reached half its gain three decades before the end; raise horizon")
+        statement.not_tested("no run reached half its gain three decades before the end; raise horizon")
         if late.empty
-        else judge(
-            bool(late.max() <= 1 < onset[late.index].max()),
-            **label,
-            expected="growth per ln ln t not rising over the last two decades",
-            measured=float(late.max()),
-            tolerance=1.0,
+        else statement.judge(
+            at_most(1, late.max(), of=of, across="in every such run")
+            & above(1, onset[late.index].max(), of="the same around the decoder's time, largest,"),
             null=float(onset[late.index].max()),
             null_description=f"{ONSET}, the largest of these runs",
             evidence=f"{len(late)} runs",
@@ -73,20 +77,18 @@ def _phase_claims(phases: pd.DataFrame) -> list[Claim]:
     )
     delays = phases["peak time"] / phases["decoder time"]
     delay, outside = delays[_ratio(phases) >= PREMISE], delays[_ratio(phases) < PREMISE]
-    label = {
-        "id": "snap_phases.snap_time",
-        "source": source,
-        "statement": "Snapping begins at O(2 K ln M/eta_Y).",
-    }
+    statement = STATEMENTS["snap_phases.snap_time"]
     claims.append(
-        not_tested(**label, reason=f"no pair of rates with eta_Y at least {PREMISE:g} eta_Z")
+        statement.not_tested(f"no pair of rates with eta_Y at least {PREMISE:g} eta_Z")
         if delay.empty
-        else judge(
-            bool(np.abs(np.log10(delay)).max() <= 1),
-            **label,
-            expected="B' peaks within a factor of ten of the decoder's half-speed time, (K/eta_Y)(ln M + 1)",
-            measured=float(delay.iloc[np.abs(np.log(delay)).argmax()]),
-            tolerance=10.0,
+        else statement.judge(
+            between(
+                0.1,
+                10,
+                delay.iloc[np.abs(np.log(delay)).argmax()],
+                of="peak of B' over the decoder's half-speed time, (K/eta_Y)(ln M + 1),",
+                across="in every run",
+            ),
             null=None if outside.empty else float(outside.iloc[np.abs(np.log(outside)).argmax()]),
             null_description=f"the farthest where eta_Y is below {PREMISE:g} eta_Z",
             evidence=f"peak over half-speed time {delay.min():.3g} to {delay.max():.3g} in {len(delay)} runs",
@@ -111,47 +113,22 @@ def _rate_claims(phases: pd.DataFrame) -> list[Claim]:
 
     fast, slow = phases[_ratio(phases) >= PREMISE], phases[_ratio(phases) < PREMISE]
     early = steps("early gain", "eta_z", phases) + steps("early gain", "eta_y", phases)
-    premise = f"(eta_Y at least {PREMISE:g} eta_Z)"
-    rows: tuple[tuple[str, str, list[float], int, list[float]], ...] = (
-        ("rates_scanning", "While scanning, larger eta_Z or eta_Y makes B larger.", early, 1, []),
-        (
-            "eta_z_snapping",
-            f"Once snapping, larger eta_Z makes B larger {premise}.",
-            steps("gain", "eta_z", fast),
-            1,
-            steps("gain", "eta_z", slow),
-        ),
-        (
-            "eta_y_snapping",
-            f"Once snapping, larger eta_Y makes B smaller {premise}.",
-            steps("gain", "eta_y", fast),
-            -1,
-            steps("gain", "eta_y", slow),
-        ),
-        (
-            "phase_transition",
-            "Larger eta_Z leads to a faster phase transition (earlier peak of B').",
-            steps("peak time", "eta_z", phases),
-            -1,
-            [],
-        ),
-    )
+    checked: dict[str, tuple[list[float], int, list[float]]] = {
+        "rates_scanning": (early, 1, []),
+        "eta_z_snapping": (steps("gain", "eta_z", fast), 1, steps("gain", "eta_z", slow)),
+        "eta_y_snapping": (steps("gain", "eta_y", fast), -1, steps("gain", "eta_y", slow)),
+        "phase_transition": (steps("peak time", "eta_z", phases), -1, []),
+    }
     claims = []
-    for name, statement, ratios, sign, outside in rows:
-        label = {"id": f"snap_phases.{name}", "source": "Scan&Snap Thm 4, remarks", "statement": statement}
+    for name, (ratios, sign, outside) in checked.items():
+        statement = STATEMENTS[f"snap_phases.{name}"]
         if not ratios:
-            claims.append(
-                not_tested(**label, reason="no two such runs that differ in one rate; give more rates")
-            )
+            claims.append(statement.not_tested("no two such runs that differ in one rate; give more rates"))
             continue
-        extreme = min if sign > 0 else max
+        extreme, beyond = (min, above) if sign > 0 else (max, below)
         claims.append(
-            judge(
-                sign * extreme(ratios) > sign,
-                **label,
-                expected=f"ratios between neighbours {'above' if sign > 0 else 'below'} 1",
-                measured=extreme(ratios),
-                tolerance=1.0,
+            statement.judge(
+                beyond(1, ratios, of="ratio between neighbours", across="in every pair"),
                 null=extreme(outside) if outside else None,
                 null_description=f"eta_Y below {PREMISE:g} eta_Z" if outside else "",
                 evidence=f"{len(ratios)} pairs of runs that share all but that rate; the extreme ratio is "
@@ -162,14 +139,10 @@ def _rate_claims(phases: pd.DataFrame) -> list[Claim]:
 
 
 def _closed_form(form: pd.Series) -> Claim:
-    return judge(
-        bool(np.abs(np.log(form)).max() <= 0.1),
-        id="snap_phases.closed_form",
-        source="Scan&Snap Thm 4, factor and constant restored",
-        statement="B = 1/4 ln(1 + (2 K eta_Z/(C0 eta_Y)) h^2), C0 from the start of the flow.",
-        expected="closed form over measured gain 1 within 10 % at the end",
-        measured=float(form.iloc[np.abs(np.log(form)).argmax()]),
-        tolerance=0.1,
+    off = np.log(form).abs()
+    return STATEMENTS["snap_phases.closed_form"].judge(
+        within_error(0.1, off, of="|ln| of closed form over measured gain at the end", across="in every run"),
+        measured=float(form.iloc[off.argmax()]),
         evidence=f"{form.min():.2g} to {form.max():.2g} in {len(form)} runs: h assumes orthonormal f_n, "
         "but only f_n that overlap drive attention, and then the decoder is slower and xi lasts longer",
     )

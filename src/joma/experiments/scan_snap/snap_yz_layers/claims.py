@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, Stated, judge, not_tested
+from joma.core.claim import Claim, Statement, above, below, statements
 from joma.experiments.scan_snap.snap_yz_layers import SnapYzLayers
 
 SOURCE = "Scan&Snap slides, more ongoing experiments"
@@ -15,6 +15,21 @@ DEEP = 3
 """The number of layers beyond which the slides say that performance drops."""
 STANDARD_ERRORS = 3.0
 """A difference of two means counts from so many of its standard errors on."""
+STATEMENTS = statements(
+    {
+        "snap_yz_layers.works": f"{SOURCE} | The YZ parametrisation works on real text.",
+        "snap_yz_layers.works_in_layers": f"{SOURCE} | It works even in several layers (2 to {DEEP}).",
+        "snap_yz_layers.drops": f"{SOURCE} | Performance drops if more than {DEEP} layers are stacked.",
+        "snap_yz_layers.start": "why performance drops (not in the slides) | Deep YZ models are worse "
+        "because of their random start: from identity they are better.",
+        "snap_yz_layers.residual": f"{SOURCE} | The residual connection is important: without it the loss is "
+        "higher, at every depth.",
+        "snap_yz_layers.above_decoder": f"{SOURCE} | Its perplexity is higher than the ordinary "
+        "transformer's, at every depth.",
+        "snap_yz_layers.embedding": f"{SOURCE} | The embedding is what the YZ model lacks: factors of low "
+        "rank lower the loss.",
+    }
+)
 
 
 def claims(settings: SnapYzLayers, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -28,9 +43,9 @@ def claims(settings: SnapYzLayers, tables: Mapping[str, pd.DataFrame]) -> list[C
         _works_in_layers(compared, baselines, late),
         _drops(compared, losses, late),
         *_start_is_not_why(compared),
-        _residual(compared),
-        _above_decoder(compared),
-        _low_rank(compared),
+        _higher(compared, "YZ, no residual", "YZ", STATEMENTS["snap_yz_layers.residual"]),
+        _higher(compared, "YZ", "decoder", STATEMENTS["snap_yz_layers.above_decoder"]),
+        _higher(compared, "YZ", "YZ, low rank", STATEMENTS["snap_yz_layers.embedding"]),
     ]
 
 
@@ -86,87 +101,82 @@ class _Compared:
         return "" if self.deviation == self.deviation else "one seed gives no standard error (setting seeds)"
 
 
-def _judged(compared: _Compared, difference: pd.Series, facts: Stated, *, sign: str = "above") -> Claim:
-    """The smallest of ``difference`` over depths must be above chance (or the largest not above it)."""
-    above = sign == "above"
-    measured = float(difference.min() if above else difference.max())
+def _judged(compared: _Compared, difference: pd.Series, statement: Statement) -> Claim:
+    """The smallest of ``difference`` over depths must be above chance."""
     listed = ", ".join(f"{depth}: {value:+.3f}" for depth, value in difference.items())
-    return judge(
-        bool(measured > compared.chance if above else measured <= compared.chance),
-        expected=f"{'more' if above else 'at most'} {'than ' if above else ''}{STANDARD_ERRORS:g} standard "
-        "errors of a difference of two means",
-        measured=measured,
-        tolerance=compared.chance,
+    return statement.judge(
+        above(
+            compared.chance,
+            difference.min(),
+            of="difference of mean losses",
+            than=f"{STANDARD_ERRORS:g} of its standard errors",
+            across="at every depth",
+            unit="nats",
+        ),
         null=compared.largest_gap,
         null_description="the largest difference of two runs that differ in their seed alone",
         evidence=f"nats, by number of layers: {listed}",
-        **facts,
     )
 
 
+def _higher(compared: _Compared, model: str, other: str, statement: Statement) -> Claim:
+    """Whether one model has a higher loss than another, at every depth."""
+    if reason := compared.missing("YZ", *({model, other} - {"YZ"})):
+        return statement.not_tested(reason)
+    return _judged(compared, compared.of(model) - compared.of(other), statement)
+
+
 def _works(compared: _Compared, baselines: pd.Series) -> Claim:
-    facts: Stated = {
-        "id": "snap_yz_layers.works",
-        "source": SOURCE,
-        "statement": "The YZ parametrisation works on real text.",
-    }
+    statement = STATEMENTS["snap_yz_layers.works"]
     of_yz = compared.of("YZ")
     if 1 not in of_yz.index:
-        return not_tested(**facts, reason="no YZ model of one layer was trained")
-    return judge(
-        bool(of_yz[1] < baselines["bigram"]),
-        expected="one layer has a lower held-out loss than counting pairs of neighbours",
-        measured=of_yz[1],
-        tolerance=baselines["bigram"],
-        null=baselines["bigram"],
+        return statement.not_tested("no YZ model of one layer was trained")
+    bigram = baselines["bigram"]
+    return statement.judge(
+        below(bigram, of_yz[1], of="held-out loss of one layer", than="the bigram model's", unit="nats"),
+        null=bigram,
         null_description=f"bigram model (unigram: {baselines['unigram']:.3f})",
         evidence="nats a token",
-        **facts,
     )
 
 
 def _works_in_layers(compared: _Compared, baselines: pd.Series, late: pd.Series) -> Claim:
-    facts: Stated = {
-        "id": "snap_yz_layers.works_in_layers",
-        "source": SOURCE,
-        "statement": f"It works even in several layers (2 to {DEEP}).",
-    }
+    statement, bigram = STATEMENTS["snap_yz_layers.works_in_layers"], baselines["bigram"]
     of_yz = compared.of("YZ")
     several = of_yz[(of_yz.index > 1) & (of_yz.index <= DEEP)]
     if several.empty:
-        return not_tested(**facts, reason=f"no YZ model of 2 to {DEEP} layers was trained")
-    worse = several[several >= baselines["bigram"]]
+        return statement.not_tested(f"no YZ model of 2 to {DEEP} layers was trained")
+    worse = several[several >= bigram]
     if not worse.empty and (reason := _still_learning(late, compared, worse)):
-        return not_tested(**facts, reason=f"{reason}; bigram model {baselines['bigram']:.3f}")
-    return judge(
-        bool(several.max() < baselines["bigram"]),
-        expected="lower held-out loss than the bigram model at each of these depths",
-        measured=several.max(),
-        tolerance=baselines["bigram"],
-        null=baselines["bigram"],
+        return statement.not_tested(f"{reason}; bigram model {bigram:.3f}")
+    return statement.judge(
+        below(
+            bigram,
+            several,
+            of="held-out loss",
+            than="the bigram model's",
+            across="at each of these depths",
+            unit="nats",
+        ),
+        null=bigram,
         null_description=f"bigram model (unigram: {baselines['unigram']:.3f})",
         evidence="nats a token; "
         + ", ".join(f"{depth} layers {loss:.3f}" for depth, loss in several.items()),
-        **facts,
     )
 
 
 def _drops(compared: _Compared, losses: pd.DataFrame, late: pd.Series) -> Claim:
-    facts: Stated = {
-        "id": "snap_yz_layers.drops",
-        "source": SOURCE,
-        "statement": f"Performance drops if more than {DEEP} layers are stacked.",
-    }
+    statement = STATEMENTS["snap_yz_layers.drops"]
     of_yz = compared.of("YZ")
     deep, shallow = of_yz[of_yz.index > DEEP], of_yz[of_yz.index <= DEEP]
     reason = compared.missing("YZ")
     if not reason and (deep.empty or shallow.empty):
         reason = f"no YZ models of both at most {DEEP} and more layers (setting depths)"
     if reason:
-        return not_tested(**facts, reason=reason)
-    claim = _judged(compared, deep - shallow.min(), facts)
+        return statement.not_tested(reason)
+    claim = _judged(compared, deep - shallow.min(), statement)
     if claim.verdict == "holds" and (reason := _still_learning(late, compared, deep)):
-        return not_tested(**facts, reason=f"{reason}; so far {claim.evidence}, over the best of the others")
+        return statement.not_tested(f"{reason}; so far {claim.evidence}, over the best of the others")
     first = of_yz.index[(of_yz.diff() > compared.chance).to_numpy()]
     where = (
         f"the first drop is at {first[0]} layers" if len(first) else "no depth is worse than the one before"
@@ -182,47 +192,10 @@ def _start_is_not_why(compared: _Compared) -> list[Claim]:
     """Only where the start from identity was trained: not a sentence of the slides, but its cause."""
     if compared.of("YZ, identity start").empty:
         return []
-    facts: Stated = {
-        "id": "snap_yz_layers.start",
-        "source": "why performance drops (not in the slides)",
-        "statement": "Deep YZ models are worse because of their random start: from identity they are better.",
-    }
+    statement = STATEMENTS["snap_yz_layers.start"]
     reason = compared.missing("YZ", "YZ, identity start")
     both = (compared.of("YZ") - compared.of("YZ, identity start")).dropna()
     both = both[both.index > DEEP]
     if reason or both.empty:
-        return [not_tested(**facts, reason=reason or f"no depth above {DEEP}")]
-    return [_judged(compared, both, facts)]
-
-
-def _residual(compared: _Compared) -> Claim:
-    facts: Stated = {
-        "id": "snap_yz_layers.residual",
-        "source": SOURCE,
-        "statement": "The residual connection is important: without it the loss is higher, at every depth.",
-    }
-    if reason := compared.missing("YZ", "YZ, no residual"):
-        return not_tested(**facts, reason=reason)
-    return _judged(compared, compared.of("YZ, no residual") - compared.of("YZ"), facts)
-
-
-def _above_decoder(compared: _Compared) -> Claim:
-    facts: Stated = {
-        "id": "snap_yz_layers.above_decoder",
-        "source": SOURCE,
-        "statement": "Its perplexity is higher than the ordinary transformer's, at every depth.",
-    }
-    if reason := compared.missing("YZ", "decoder"):
-        return not_tested(**facts, reason=reason)
-    return _judged(compared, compared.of("YZ") - compared.of("decoder"), facts)
-
-
-def _low_rank(compared: _Compared) -> Claim:
-    facts: Stated = {
-        "id": "snap_yz_layers.embedding",
-        "source": SOURCE,
-        "statement": "The embedding is what the YZ model lacks: factors of low rank lower the loss.",
-    }
-    if reason := compared.missing("YZ", "YZ, low rank"):
-        return not_tested(**facts, reason=reason)
-    return _judged(compared, compared.of("YZ") - compared.of("YZ, low rank"), facts)
+        return [statement.not_tested(reason or f"no depth above {DEEP}")]
+    return [_judged(compared, both, statement)]
