@@ -62,6 +62,7 @@ def _rests(settings: BlockFlow, table: pd.DataFrame) -> list[Claim]:
     near, far = "attended weight's distance from uniform's rest", "weight's distance from uniform's rest"
     sampled = f"{rests['run'].nunique()} settings x {settings.seeds} samples of {settings.samples}"
     runs = f"{sampled}, gates rounded by 1-2 %"
+    least, frozen = float(rests["rebound"].min()), float(rests["rebound, frozen"].max())
     return [
         STATEMENTS["block_flow.rests"].correct(
             "It rests where v* e^{z*} is what uniform attention rests at, on the same sample.",
@@ -85,19 +86,11 @@ def _rests(settings: BlockFlow, table: pd.DataFrame) -> list[Claim]:
             f"{rests['sharp: distance of two rests'].median():.1e})",
         ),
         STATEMENTS["block_flow.invariant"].judge(
-            within_error(1e-6, rests["drift of z - kappa v^2/2"].max()),
-            evidence=runs,
+            within_error(1e-6, rests["drift of z - kappa v^2/2"].max()), evidence=runs
         ),
         STATEMENTS["block_flow.bounces"].judge(
-            above(
-                rests["rebound, frozen"].max(),
-                rests["rebound"].min(),
-                of="rebound",
-                than="any of frozen attention",
-                across="in every run",
-                unit="nats",
-            ),
-            null=float(rests["rebound, frozen"].max()),
+            above(frozen, least, of="least rebound", than="any of frozen attention", unit="nats"),
+            null=frozen,
             null_description="attention frozen at uniform, the same samples",
             evidence=f"{runs}; median rebound {rests['rebound'].median():.4f} nats",
         ),
@@ -117,12 +110,12 @@ def _courses(table: pd.DataFrame) -> list[Claim]:
     return [
         STATEMENTS["block_flow.depth"].judge(
             # The linear model of the drift costs that much from so far.
-            below(0.25, off["corrected law"], of="relative error of the rebound by the corrected flow")
+            below(0.25, off["corrected law"], of="relative error of the corrected law's rebound")
             & below(
                 0.5 * rebounds["block"],
                 rebounds["Eq. 6"],
                 of="rebound by Eq. 6",
-                than="half of the block's",
+                than="half the block's",
                 unit="nats",
             ),
             null=off["Eq. 6"],
@@ -178,12 +171,7 @@ def _centres(settings: BlockFlow, table: pd.DataFrame) -> Claim:
     sines = _wide(table, ["run", "seed"])
     near = sines.groupby("run")["sine to the nearest centre"].median()
     return STATEMENTS["block_flow.centre"].judge(
-        below(
-            0.05,
-            near,
-            of="sine of the angle to the nearest centre, median over draws,",
-            across="in every setting",
-        ),
+        below(0.05, near, of="sine to the nearest centre, median over draws,", across="in every setting"),
         null=float(sines.groupby("run")["sine of a random direction"].median().min()),
         null_description="random directions, least of the medians",
         evidence=f"{settings.seeds} draws; "
@@ -200,7 +188,8 @@ def _law(law: pd.DataFrame, phases: pd.DataFrame) -> list[Claim]:
     error = (deep["law"] / deep["flow"] - 1).abs()
     others = [(deep["law"] / np.roll(deep["flow"], shift) - 1).abs().max() for shift in range(1, len(deep))]
     every = rows(phases, metric="rebound")
-    wide, alike = every[every["spread"] < 1], every[every["spread"] == 1]
+    wide, null = every[every["spread"] < 1], float(rows(every, spread=1)["value"].abs().max())
+    rebounds = [*wide["value"], *rebound["flow"]]
     return [
         STATEMENTS["block_flow.law"].judge(
             within_error(0.01, error, of="relative error", across="for every such mu")
@@ -211,15 +200,8 @@ def _law(law: pd.DataFrame, phases: pd.DataFrame) -> list[Claim]:
             f"{error.median():.1e}; of the dip at most {(dip['law'] - dip['flow']).abs().max():.4f} nats",
         ),
         STATEMENTS["block_flow.always"].judge(
-            above(
-                alike["value"].abs().max(),
-                [*wide["value"], *rebound["flow"]],
-                of="rebound",
-                than="any where all components are alike",
-                across="all over the phase diagram and for every random mu",
-                unit="nats",
-            ),
-            null=float(alike["value"].abs().max()),
+            above(null, rebounds, of="least rebound", than="any where all components are alike", unit="nats"),
+            null=null,
             null_description="all components alike",
             evidence=f"{len(wide)} points, {(wide['value'] > 0.05).mean():.0%} of them above 0.05 nats",
         ),

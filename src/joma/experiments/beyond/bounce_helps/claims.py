@@ -14,6 +14,7 @@ from joma.experiments.beyond.bounce_helps import LEAST_SEEDS, WAYS, BounceHelps
 SIGNIFICANT = 0.05
 BENEFIT = 0.02
 """Nats of held-out loss (2 % in perplexity) from which on a benefit is one to speak of."""
+UNCERTAINTY = "the seeds' uncertainty"
 STATEMENTS = statements(
     {
         "bounce_helps.bounces": "JoMA Sec. 4 | the top layer's attention entropy rises again after its dip "
@@ -85,12 +86,7 @@ def there_is_a_bounce(bounces: pd.DataFrame) -> Claim:
     if missing.any() and (rebound > null)[missing].all():
         return statement.not_tested(f"one cannot tell of seeds that do not rise at one time; {told}")
     return statement.judge(
-        below(
-            SIGNIFICANT,
-            probability,
-            of="p of the rebound, all seeds of a depth together,",
-            across="at every depth",
-        ),
+        below(SIGNIFICANT, probability, of="p of the rebound, all seeds together,", across="at every depth"),
         measured=float(rebound.min()),
         null=float(null.max()),
         null_description="mean rebound from which on noise of the seeds' spread is excluded (1 in 20)",
@@ -111,12 +107,7 @@ def useless_in_one_layer(costs: pd.DataFrame) -> Claim:
     if reason:
         return statement.not_tested(reason)
     return statement.judge(
-        at_most(
-            BENEFIT,
-            cost.mean() + _uncertainty(cost),
-            of="cost of queries and keys frozen at the dip, the seeds' uncertainty added,",
-            unit="nats",
-        ),
+        at_most(BENEFIT, cost.mean() + _uncertainty(cost), of=f"cost and {UNCERTAINTY}", unit="nats"),
         measured=float(cost.mean()),
         null=float(other.mean()),
         null_description="cost of freezing as far before and after the dip, mean of the two",
@@ -133,12 +124,9 @@ def useful_in_several(costs: pd.DataFrame, several: list[int], way: str) -> Clai
     reason = _too_few(other, "several layers") or _too_few(more, "one layer and of several")
     if reason:
         return statement.not_tested(reason)
-    uncertain = "the seeds' uncertainty"
     return statement.judge(
-        above(_uncertainty(cost), cost.mean(), of="cost", than=uncertain, unit="nats")
-        & above(
-            _uncertainty(more), more.mean(), of="cost less that in one layer", than=uncertain, unit="nats"
-        ),
+        above(_uncertainty(cost), cost.mean(), of="cost", than=UNCERTAINTY, unit="nats")
+        & above(_uncertainty(more), more.mean(), of="cost less one layer's", than=UNCERTAINTY, unit="nats"),
         null=float(one.mean()),
         null_description="cost of the same in one layer",
         evidence=f"held-out loss in nats, mean of {len(cost)} seeds: {_listed(cost)}; more than in one "
@@ -156,13 +144,7 @@ def dip_is_special(costs: pd.DataFrame, several: list[int]) -> Claim:
     if reason:
         return statement.not_tested(reason)
     return statement.judge(
-        above(
-            _uncertainty(gap),
-            gap.mean(),
-            of="cost at the dip less the null",
-            than="the seeds' uncertainty",
-            unit="nats",
-        ),
+        above(_uncertainty(gap), gap.mean(), of="cost less the null's", than=UNCERTAINTY, unit="nats"),
         measured=float(dip.mean()),
         null=float(other.mean()),
         null_description="cost of stopping as far before and after the dip, mean of the two",
@@ -177,25 +159,19 @@ def entropy_was_held(curves: pd.DataFrame, bounces: pd.DataFrame) -> Claim:
     after = entropy[entropy["step"] > entropy["stop"]]
     pinned = rows(entropy, way="entropy")
     at_stop = pinned[pinned["step"] == pinned["stop"]].set_index(keys)["value"]
-    drift = rows(after, way="entropy").groupby(keys)["value"].mean() - at_stop
+    drifts = rows(after, way="entropy").groupby(keys)["value"].mean() - at_stop
     dips = bounces.set_index(["depth", "seed"])["dip_step"]
     plain = rows(entropy, way="")
     later = (
         plain["step"].to_numpy() > dips.loc[list(zip(plain["depth"], plain["seed"], strict=True))].to_numpy()
     )
-    free = (plain[later].groupby(keys)["value"].mean() - at_stop).abs()
+    free = float((plain[later].groupby(keys)["value"].mean() - at_stop).abs().max())
+    drift = float(drifts.abs().max())
     return STATEMENTS["bounce_helps.entropy_was_held"].judge(
-        below(
-            free.max() / 2,
-            drift.abs().max(),
-            of="mean drift",
-            than="half that of the untouched runs",
-            across="in every head",
-            unit="nats",
-        ),
-        null=float(free.max()),
+        below(free / 2, drift, of="largest mean drift", than="half the untouched runs'", unit="nats"),
+        null=free,
         null_description="largest mean drift of the untouched runs after the dip",
-        evidence=f"nats, largest of {len(drift)} heads",
+        evidence=f"nats, largest of {len(drifts)} heads",
     )
 
 

@@ -76,11 +76,10 @@ def _synonyms(settings: Embeddings, course: pd.DataFrame) -> Claim:
     chosen = rows(course, model="free, embeddings learn")
     last = chosen.groupby(["metric", "attention", "run"])["value"].last()
     together, apart = float(last["synonyms"].min()), float(last["unrelated"].max())
+    of = "mean cosine of synonyms"
     return STATEMENTS["embeddings.synonyms"].judge(
-        above(0.1, together, of="mean cosine of synonyms")
-        & above(
-            2 * abs(apart), together, of="mean cosine of synonyms", than="twice that of unrelated tokens"
-        ),
+        above(0.1, together, of=of)
+        & above(2 * abs(apart), together, of=of, than="twice that of unrelated tokens"),
         null=apart,
         null_description="tokens of unlike frequencies",
         evidence="Least over kinds of attention and seeds, largest for the null; synonyms have the same "
@@ -96,10 +95,7 @@ def _accelerates(settings: Embeddings, course: pd.DataFrame) -> Claim:
     least = min(float(r.min()) for r in reached.values())
     return STATEMENTS["embeddings.accelerates"].judge(
         above(
-            1.01,
-            least,
-            of="motion over that of free logits, these half their way, at equal initial speed,",
-            across="from either scale, in every seed",
+            1.01, least, of="least motion over free logits', these half their way, from equal initial speed,"
         ),
         null=float(_reached(course, "one matrix", settings.scale).max()),
         null_description="one matrix, under which the logits move as free ones",

@@ -44,29 +44,20 @@ def claims(settings: Cdag, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
         .max()
         for part in (true, permuted)
     )
+    least, by_chance = float(meets.min()), float(meets_permuted.max())
+    share, everywhere = "largest share along training", "in every layer and seed"
     claims = [
         STATEMENTS["cdag.theorem"].judge(
-            at_most(
-                ZERO,
-                fails.max(),
-                of="share of the quadruples that meet the hypotheses and miss the conclusion",
-                across="at any step, in any layer and seed",
-            ),
+            at_most(ZERO, fails.max(), of="largest share that meets the hypotheses, not the conclusion,"),
             null=float(rows(permuted, metric="draft fails")["value"].mean()),
             null_description="mean share of latents permuted over the samples",
             evidence=f"largest share that misses it; mean {fails.mean():.3f}. Under the corrected condition "
             "(joma check cdag proves it) none does, which needs no network",
         ),
         STATEMENTS["cdag.condition_is_met"].judge(
-            above(0, meets, of="largest share along training", across="in every layer and seed")
-            & above(
-                meets_permuted.max(),
-                meets.min(),
-                of="largest share along training",
-                than="any of permuted latents",
-                across="in every layer and seed",
-            ),
-            null=float(meets_permuted.max()),
+            above(0, meets, of=share, across=everywhere)
+            & above(by_chance, least, of=share, than="any of permuted latents", across=everywhere),
+            null=by_chance,
             null_description="the largest of latents permuted over the samples",
             evidence="largest share along training, smallest of the seeds, "
             + ", ".join(f"from {layer}: {v:.2g}" for layer, v in meets.groupby("layer").min().items())
@@ -81,12 +72,7 @@ def claims(settings: Cdag, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
         before = _first(true, "condition fails, own weight").dropna()
         claims.append(
             statement.judge(
-                below(
-                    0.05,
-                    own,
-                    of="share that fails, mean over the measured steps,",
-                    across="in every layer",
-                ),
+                below(0.05, own, of="mean share that fails", across="in every layer"),
                 null=float(before.max()) if len(before) else None,
                 null_description="the same in the untrained network" if len(before) else "",
                 evidence="share of those that meet the condition, by layer: "
@@ -116,39 +102,29 @@ def _alignment_claims(alignment: pd.DataFrame) -> list[Claim]:
     near, start_near = (_gap(true.loc[s], "activation", "lower latents", "hidden 1") for s in (last, 0))
     gains, chance = (t.loc[last].loc["activation"] - t.loc[0].loc["activation"] for t in (true, permuted))
     learned = near - start_near
-    best = "best correlation in hidden layer"
+    least, most = float(gains.min(axis=None)), float(chance.max(axis=None))
+    best, any_permuted, seed = "best correlation in layer", "any of permuted latents", "in every seed"
+    of, chance_most = f"{best} 2 less that in 1, mean over steps,", float(chance_loss.max())
     seeds = f"smallest of {len(loss)} seeds"
     return [
         STATEMENTS["cdag.near_loss"].judge(
-            above(0, loss, of=f"{best} 2 less that in 1, mean over the steps,", across="in every seed")
-            & above(
-                chance_loss.max(),
-                loss,
-                of=f"{best} 2 less that in 1, mean over the steps,",
-                than="any of permuted latents",
-                across="in every seed",
-            ),
-            null=float(chance_loss.max()),
+            above(0, loss, of=of, across=seed)
+            & above(chance_most, loss, of=of, than=any_permuted, across=seed),
+            null=chance_most,
             null_description="the same of latents permuted over the samples, largest of the seeds",
             evidence=f"{seeds}; it is none of learning: {start_loss.mean():.3f} in the untrained network, "
             f"{_gap(true.loc[last], 'gradient', 'class', 'hidden 2').mean():.3f} at the end",
         ),
         STATEMENTS["cdag.near_input"].judge(
-            above(0, near, of=f"{best} 1 less that in 2", across="in every seed")
-            & above(0, learned, of="what training adds to it", across="in every seed"),
+            above(0, near, of=f"{best} 1 less that in 2", across=seed)
+            & above(0, learned, of="what training adds", across=seed),
             null=float(start_near.max()),
             null_description="the same difference in the untrained network, largest of the seeds",
             evidence=f"{seeds}; mean {near.mean():.3f}, untrained {start_near.mean():.3f}",
         ),
         STATEMENTS["cdag.latents_are_learned"].judge(
-            above(
-                chance.max(axis=None),
-                gains.min(axis=None),
-                of="gain over the untrained network",
-                than="any of permuted latents",
-                across="for every level, layer and seed",
-            ),
-            null=float(chance.max(axis=None)),
+            above(most, least, of="least gain over the untrained network", than=any_permuted),
+            null=most,
             null_description="largest gain of latents permuted over the samples",
             evidence="smallest of the seeds: "
             + "; ".join(f"{layer}, {level}: {v:+.3f}" for (layer, level), v in gains.min(axis=1).items()),

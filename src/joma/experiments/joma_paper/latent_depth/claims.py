@@ -43,16 +43,14 @@ def claims(settings: LatentDepth, tables: Mapping[str, pd.DataFrame]) -> list[Cl
     ratios = _far_to_near(tables["growth"], settings.depth - 1)
     slower = {data: ratios.loc[data, "bag"] - ratios.loc[data, "attention"] for data in DATA}
     slowed = slower["deep"] - slower["shallow"]
+    slowing = (
+        "farthest over sibling association, the latter half grown, of the bag of tokens less attention's"
+    )
     uncertain = "the seeds' uncertainty"
     further = "gain in excess loss on deep less that on shallow data"
     return [
         STATEMENTS["latent_depth.agnostic"].judge(
-            at_most(
-                NEAR_BAYES,
-                worst["attention"],
-                of="excess loss (0: Bayes, 1: frequency alone)",
-                across="on both",
-            )
+            at_most(NEAR_BAYES, worst["attention"], of="excess loss (Bayes 0, frequency 1)", across="on both")
             & above(NEAR_BAYES, worst["bag"], of="that of the bag of tokens", across="on both"),
             null=float(worst["bag"].min()),
             null_description="the bag of tokens, where it is best",
@@ -63,41 +61,23 @@ def claims(settings: LatentDepth, tables: Mapping[str, pd.DataFrame]) -> list[Cl
         STATEMENTS["latent_depth.attention_is_needed_for_depth"].judge(
             above(_uncertainty(more), more.mean(), of=further, than=uncertain)
             & above(again.abs().max(), more.mean(), of=further, than="any between two shallow data sets")
-            & above(
-                _uncertainty(gain["deep"]),
-                gain["deep"].mean(),
-                of="gain in excess loss on deep data",
-                than=uncertain,
-            ),
+            & above(_uncertainty(gain["deep"]), gain["deep"].mean(), of="gain on deep data", than=uncertain),
             null=float(again.abs().max()),
             null_description="the largest difference of that gain between two shallow data sets",
             evidence=f"gain {gain['deep'].mean():.3f} on deep, {gain['shallow'].mean():.3f} on shallow; "
             f"means of {settings.seeds} seeds",
         ),
         STATEMENTS["latent_depth.attention_is_selective_where_data_are"].judge(
-            above(
-                2,
-                sibling.loc["deep"].min(),
-                of="attention over uniform attention, deep,",
-                across="in every seed",
-            )
-            & below(2, sibling.loc["shallow"].max(), of="the same, shallow,", across="in every seed"),
+            above(2, sibling.loc["deep"].min(), of="least attention over uniform attention, deep,")
+            & below(2, sibling.loc["shallow"].max(), of="largest, shallow,"),
             measured=float(sibling.loc["deep"].mean()),
             null=float(sibling.loc["shallow"].mean()),
             null_description="the same pairs of tokens in the shallow distribution",
             evidence="attention to the sibling in units of uniform attention, mean over queries",
         ),
         STATEMENTS["latent_depth.far_is_slowed"].judge(
-            above(
-                _uncertainty(slower["deep"]),
-                slower["deep"].mean(),
-                of="farthest over sibling association, the latter half grown, of the bag of tokens less that "
-                "with attention",
-                than=uncertain,
-            )
-            & above(
-                _uncertainty(slowed), slowed.mean(), of="that less the same on shallow data", than=uncertain
-            ),
+            above(_uncertainty(slower["deep"]), slower["deep"].mean(), of=slowing, than=uncertain)
+            & above(_uncertainty(slowed), slowed.mean(), of="that less the shallow data's", than=uncertain),
             null=float(slower["shallow"].mean()),
             null_description="the same pairs of tokens in the shallow distribution",
             evidence=f"ratio {ratios.loc['deep', 'attention'].mean():.3f} with attention, "

@@ -75,7 +75,6 @@ def _independent(course: pd.DataFrame) -> Claim:
             0.01,
             embedded.to_numpy().max(),
             of="share of Z's squared change in other rows or on unseen tokens",
-            across="in every model",
         ),
         null=float(by_model.loc[FREE].max()),
         null_description="free Y and Z",

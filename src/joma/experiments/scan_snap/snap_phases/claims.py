@@ -43,6 +43,10 @@ def claims(settings: SnapPhases, tables: Mapping[str, pd.DataFrame]) -> list[Cla
 
 
 def _phase_claims(phases: pd.DataFrame) -> list[Claim]:
+
+    def farthest(ratios: pd.Series) -> float:
+        return float(ratios.iloc[np.abs(np.log(ratios)).argmax()])
+
     of = "growth per ln ln t in the last decade over that in the one before,"
     growth, onset = phases["slowing in ln ln t"], phases["slowing in ln h around the decoder time"]
     claims = [
@@ -83,13 +87,9 @@ def _phase_claims(phases: pd.DataFrame) -> list[Claim]:
         if delay.empty
         else statement.judge(
             between(
-                0.1,
-                10,
-                delay.iloc[np.abs(np.log(delay)).argmax()],
-                of="peak of B' over the decoder's half-speed time, (K/eta_Y)(ln M + 1),",
-                across="in every run",
+                0.1, 10, farthest(delay), of="peak of B' over the decoder's half-speed time, farthest from 1,"
             ),
-            null=None if outside.empty else float(outside.iloc[np.abs(np.log(outside)).argmax()]),
+            null=None if outside.empty else farthest(outside),
             null_description=f"the farthest where eta_Y is below {PREMISE:g} eta_Z",
             evidence=f"peak over half-speed time {delay.min():.3g} to {delay.max():.3g} in {len(delay)} runs",
         )

@@ -155,7 +155,7 @@ def _works_in_layers(compared: _Compared, baselines: pd.Series, late: pd.Series)
             several,
             of="held-out loss",
             than="the bigram model's",
-            across="at each of these depths",
+            across="at each depth",
             unit="nats",
         ),
         null=bigram,
