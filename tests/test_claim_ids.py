@@ -34,8 +34,12 @@ def ids() -> dict[str, set[str]]:
                 values = [keyword.value for keyword in node.keywords if keyword.arg == "id"]
                 if getattr(node.func, "id", "") == "Statement":
                     values.append(node.args[0])
-                if getattr(node.func, "id", "") == "statements" and isinstance(node.args[0], ast.Dict):
-                    values += [key for key in node.args[0].keys if key is not None]
+                if getattr(node.func, "id", "") == "statements":
+                    table = node.args[0]
+                    if isinstance(table, ast.DictComp):
+                        values.append(table.key)
+                    elif isinstance(table, ast.Dict):
+                        values += [key for key in table.keys if key is not None]
             elif isinstance(node, ast.Dict):
                 keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
                 values = [value for key, value in zip(keys, node.values, strict=True) if key == "id"]

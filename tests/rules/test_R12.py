@@ -52,9 +52,12 @@ def models() -> dict[str, tuple[nn.Module, dict[str, Any]]]:
         Wav2Vec2Model,
     )
 
-    small: dict[str, Any] = dict(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
-    )
+    small: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
     pixels = torch.randn(2, 3, 8, 8)
     text = {**small, "vocab_size": 30, "max_position_embeddings": 16, "eos_token_id": 2}
     return {

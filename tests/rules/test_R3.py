@@ -20,8 +20,8 @@ from torch import nn
 from checkpoint_files import near, rank_of, ranks, values
 from drawn_names import assert_unheard_of, pairs, words
 from joma.checkpoints.checkpoint import open_checkpoint
-from joma.checkpoints.folders import weight_files
-from joma.checkpoints.state_dicts import state_of
+from joma.checkpoints.formats.folders import weight_files
+from joma.checkpoints.formats.state_dicts import state_of
 from joma.core.errors import InputError
 
 UP = "layers.0.mlp.up_proj.weight"

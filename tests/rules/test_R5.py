@@ -38,7 +38,7 @@ def test_files_of_ranks_that_share_names_are_gathered_first(
         for file in files:
             save({UP.format(0): torch.eye(4)}, file)
         for path in (folder, *files):
-            with pytest.raises(InputError, match="slices of the same tensors.*gather them first"):
+            with pytest.raises(InputError, match=r"slices of the same tensors.*gather them first"):
                 ranks(path)
         for file in files[:-1]:
             file.unlink()

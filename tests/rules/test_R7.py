@@ -1,4 +1,4 @@
-"""R7: parts of one percent. What is not measured where others are is named, and numbers count what they are."""
+"""R7: parts of one percent. What is not measured where others are is named; numbers count what they are."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The matrix of a layer that does more than multiply by its weight: what it does to the identity.
 
-Adapters add, rotate, reflect or scale; whichever it is, a layer that is linear up to its bias is the matrix that
-it makes of the unit vectors. That it is linear is tried on a few vectors first.
+Adapters add, rotate, reflect or scale; whichever it is, a layer that is linear up to its bias is the matrix
+that it makes of the unit vectors. That it is linear is tried on a few vectors first.
 """
 
 from __future__ import annotations

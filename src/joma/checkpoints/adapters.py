@@ -16,7 +16,7 @@ from torch import Tensor
 from joma.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_shard
 from joma.checkpoints.effective import Weight
 from joma.checkpoints.families.names import canonical
-from joma.checkpoints.folders import weight_files
+from joma.checkpoints.formats.folders import weight_files
 from joma.checkpoints.formats.shard import Shard
 from joma.core.errors import InputError
 from joma.core.files import Json, parse_json, read_bytes

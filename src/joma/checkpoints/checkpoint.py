@@ -14,7 +14,7 @@ from torch import Tensor
 
 from joma.checkpoints.effective import Weight, weights_in
 from joma.checkpoints.families.sizes import Config
-from joma.checkpoints.folders import GATHER_RANKS, are_slices, check_whole, rank_in, weight_files
+from joma.checkpoints.formats.folders import GATHER_RANKS, are_slices, check_whole, rank_in, weight_files
 from joma.checkpoints.formats.readers import GgufShard, PickledShard, SafetensorsShard
 from joma.checkpoints.formats.shard import Room, Shard, TensorEntry
 from joma.core.errors import InputError, nearest
@@ -226,13 +226,13 @@ def open_shard(path: Path) -> Shard:
     if kind == "pickle":
         return PickledShard(path)
     raise InputError(
-        f"{path}: the suffix {path.suffix!r} is not one of a checkpoint, and it does not begin as one; give a "
-        ".safetensors, .bin, .pt, .pth, .ckpt or .gguf file, or their folder."
+        f"{path}: the suffix {path.suffix!r} is not one of a checkpoint, and it does not begin as one; give "
+        "a .safetensors, .bin, .pt, .pth, .ckpt or .gguf file, or their folder."
     )
 
 
 def kind_of(path: Path) -> str:
-    """``safetensors``, ``gguf``, ``pickle`` or nothing: by the suffix, and of any other by its first bytes."""
+    """``safetensors``, ``gguf``, ``pickle`` or nothing, by the suffix; of any other by its first bytes."""
     if path.suffix in (".safetensors", ".gguf"):
         return path.suffix[1:]
     if path.suffix in _PICKLED:

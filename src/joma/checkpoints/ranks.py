@@ -98,9 +98,9 @@ def probe_weights(
         none for the effective rank. Then rows of metric ``omitted``, a warning for them too: what was asked
         for and could not be read or holds NaN or infinities; of the tensors of which no rule says what they
         are those that stand where other layers have a measured matrix, and those that with all of their kind
-        hold one percent of the parameters; and copies of the weights beside them. There ``matrix`` is the tensor's name, ``value`` its share of the parameters, and
-        ``reason`` says why; ``tensor`` is the name again where its role was asked for. A zero matrix has no
-        stable rank: NaN, and the ``reason``.
+        hold one percent of the parameters; and copies of the weights beside them. There ``matrix`` is the
+        tensor's name, ``value`` its share of the parameters, and ``reason`` says why; ``tensor`` is the name
+        again where its role was asked for. A zero matrix has no stable rank: NaN, and the ``reason``.
 
     Raises:
         InputError: a checkpoint that cannot be read, no matrix that can be measured there, an unknown role,
@@ -310,10 +310,20 @@ def _damaged(checkpoint: Checkpoint, matrix: Matrix, reason: str, device: str) -
     """A matrix that holds no numbers to measure."""
     shape = checkpoint.weights[matrix.tensor].shape
     return {
-        **{"layer": matrix.layer, "stack": matrix.stack, "expert": matrix.expert, "matrix": matrix.tensor},
-        **{"metric": OMITTED, "value": math.nan, "unit": "of the parameters", "error_bound": None},
-        **{"rows": shape[-2], "columns": shape[-1], "dtype": checkpoint.weights[matrix.tensor].dtype},
-        **{"device": device, "tensor": matrix.tensor, "reason": reason.rstrip(".")},
+        "layer": matrix.layer,
+        "stack": matrix.stack,
+        "expert": matrix.expert,
+        "matrix": matrix.tensor,
+        "metric": OMITTED,
+        "value": math.nan,
+        "unit": "of the parameters",
+        "error_bound": None,
+        "rows": shape[-2],
+        "columns": shape[-1],
+        "dtype": checkpoint.weights[matrix.tensor].dtype,
+        "device": device,
+        "tensor": matrix.tensor,
+        "reason": reason.rstrip("."),
     }  # type: ignore[typeddict-item]
 
 
@@ -322,8 +332,14 @@ def _aside(where: str, reason: str, share: float, device: str) -> Row:
     return {
         **dict.fromkeys(("layer", "error_bound")),
         **dict.fromkeys(("stack", "expert", "dtype", "tensor"), ""),
-        **{"matrix": where, "metric": OMITTED, "value": share, "unit": "of the parameters"},
-        **{"rows": 0, "columns": 0, "device": device, "reason": reason},
+        "matrix": where,
+        "metric": OMITTED,
+        "value": share,
+        "unit": "of the parameters",
+        "rows": 0,
+        "columns": 0,
+        "device": device,
+        "reason": reason,
     }  # type: ignore[typeddict-item]
 
 

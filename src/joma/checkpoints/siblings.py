@@ -79,7 +79,7 @@ def _may_scale(rest: str, other: TensorEntry, weight: TensorEntry, blocks: tuple
 
 
 def _factors(name: str, inside: list[str], entries: Mapping[str, TensorEntry]) -> tuple[str, str] | None:
-    """Two matrices (r, inputs) and (outputs, r), or both transposed, with r below either side of the weight."""
+    """Two matrices (r, inputs) and (outputs, r), or both transposed, r below either side of the weight."""
     rows, columns = entries[name].shape
     others = [one for one in inside if one != name]
     for down in others:

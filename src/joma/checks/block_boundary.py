@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from joma.core.claim import Claim, correct, judge, within
+from joma.core.claim import Claim, above, below, equal, statements, within_error
 from joma.dynamics.block_end import FACTORS, drawn, final_course
 from joma.dynamics.block_salience_flow import integrate_joint
 from joma.theory.block_boundary import critical_ratio, final_slope
@@ -18,6 +18,22 @@ from joma.theory.isotropic_laws import Gaussian
 BLOCKS = 4
 MU = np.array([0.8, 0.5, 0.33])
 DISTANCE = 1.1
+
+STATEMENTS = statements(
+    {
+        "block_boundary.ratio": "JoMA Thm 3, of Gaussian data | C(mu) = beta_1 (I + (rho_-^2 - 1) m m'): "
+        "its eigenvalue along mu is rho_-^2 times the transverse one, whatever the classes' distance.",
+        "block_boundary.boundary": "JoMA Sec. 4, 'the attention dips and bounces back', with Theorem 3's "
+        "own C | The entropy of a block of Gaussian data ends rising if and only if rho_-^2 exceeds chi_c, "
+        "the root of sum_l p_l (z_l - <z>) W_l e^{W_l}/(d_l - lambda) in closed form.",
+        "block_boundary.one": "JoMA Sec. 4, 'treat C as I' | There is one boundary, and 0 < chi_c < 1: with "
+        "C = I (rho_- = -1) every block bounces, and so do all with |rho_-| > 1.",
+        "escape.zero": "JoMA Thm 4, Eq. 6 ('zero initialisation') | From v = 0 the weights move at once, at "
+        "the speed C mu.",
+        "escape.time": "JoMA Thm 4, Eq. 6 ('zero initialisation') | From a share s of mu half of it is "
+        "reached after a time given by a quadrature, of order exp((|rho_-|/s - X)^2/2).",
+    }
+)
 
 
 def block_boundary() -> list[Claim]:
@@ -37,14 +53,8 @@ def _ratio() -> Claim:
             c = plant(Gaussian(), RELU, MU, distance=distance, rho_minus=rho).stiffness
             errors.append(abs(c.along / c.transverse / rho**2 - 1))
             others.append(abs(c.along / c.transverse - 1))
-    return within(
-        max(errors),
-        1e-9,
-        id="block_boundary.ratio",
-        source="JoMA Thm 3, of Gaussian data",
-        statement="C(mu) = beta_1 (I + (rho_-^2 - 1) m m'): its eigenvalue along mu is rho_-^2 times the "
-        "transverse "
-        "one, whatever the classes' distance.",
+    return STATEMENTS["block_boundary.ratio"].judge(
+        within_error(1e-9, max(errors)),
         null=max(others),
         null_description="error of C = beta_1 I, the paper's simplification",
         evidence="relative; rho_- from -1.7 to -0.3, distance 0.5 to 2",
@@ -57,22 +67,18 @@ def _boundary() -> Claim:
         rho = -float(np.sqrt(critical_ratio(mu, kappa=kappa)))
         bounds.append(rho)
         slopes.append([final_course(mu, kappa, distance, factor * rho)["slope"] for factor in FACTORS])
-    below, above = np.array(slopes).T
-    right = float(np.mean((below < 0) & (above > 0)))
-    return judge(
-        right == 1.0,
-        id="block_boundary.boundary",
-        source="JoMA Sec. 4, 'the attention dips and bounces back', with Theorem 3's own C",
-        statement="The entropy of a block of Gaussian data ends rising if and only if rho_-^2 exceeds "
-        "chi_c, the "
-        "root of sum_l p_l (z_l - <z>) W_l e^{W_l}/(d_l - lambda) in closed form.",
-        expected=f"simulated blocks end falling at {FACTORS[0]:g} of the boundary's rho_- and rising at "
-        f"{FACTORS[1]:g}",
-        measured=right,
-        tolerance=1.0,
-        null=float(np.mean(below > 0)),
+    falling, rising = np.array(slopes).T
+    right = float(np.mean((falling < 0) & (rising > 0)))
+    return STATEMENTS["block_boundary.boundary"].judge(
+        equal(
+            1.0,
+            right,
+            of=f"share of simulated blocks that end falling at {FACTORS[0]:g} of the boundary's rho_- and "
+            f"rising at {FACTORS[1]:g}",
+        ),
+        null=float(np.mean(falling > 0)),
         null_description="share that end rising below it, where 'every block bounces' has all",
-        evidence=f"share of {BLOCKS} random blocks, the population's (v, z) from 0.6 mu; boundaries "
+        evidence=f"{BLOCKS} random blocks, the population's (v, z) from 0.6 mu; boundaries "
         f"at rho_- from {min(bounds):.3f} to {max(bounds):.3f}",
     )
 
@@ -86,15 +92,10 @@ def _one_boundary() -> Claim:
         factors = np.geomspace(1e-2, 1e4, 24)
         signs = [final_slope(mu, bounds[-1] * factor) > 0 for factor in factors]
         wrong += signs != list(factors > 1)
-    return judge(
-        wrong == 0 and min(bounds) > 0 and max(bounds) < 1,
-        id="block_boundary.one",
-        source="JoMA Sec. 4, 'treat C as I'",
-        statement="There is one boundary, and 0 < chi_c < 1: with C = I (rho_- = -1) every block bounces, "
-        "and so do "
-        "all with |rho_-| > 1.",
-        expected="one change of sign along rho_-^2 for each of 40 random mu, below 1",
-        measured=float(max(bounds)),
+    return STATEMENTS["block_boundary.one"].judge(
+        below(1.0, max(bounds), of="largest boundary chi_c")
+        & above(0.0, min(bounds), of="least boundary chi_c")
+        & equal(0, wrong, of="mu of 40 with another than one change of sign along rho_-^2"),
         evidence=f"chi_c from {min(bounds):.4f} to {max(bounds):.4f}; rho_-^2 from chi_c/100 to 10^4 chi_c",
     )
 
@@ -107,11 +108,8 @@ def _zero() -> Claim:
         float(np.linalg.norm(drift(np.atleast_2d(v), bias)[0])) for v in (np.zeros(3), 1e-3 * MU)
     )
     printed = float(np.linalg.norm(planted.stiffness.matrix(MU) @ MU))
-    return correct(
-        id="escape.zero",
-        source="JoMA Thm 4, Eq. 6 ('zero initialisation')",
-        printed="From v = 0 the weights move at once, at the speed C mu.",
-        right="With Theorem 3's xi < 0 the gate is shut at v = 0, which is an equilibrium: they never move.",
+    return STATEMENTS["escape.zero"].correct(
+        "With Theorem 3's xi < 0 the gate is shut at v = 0, which is an equilibrium: they never move.",
         printed_error=abs(at_zero - printed) / printed,
         error=at_zero / printed,
         tolerance=1e-12,
@@ -136,13 +134,8 @@ def _time() -> Claim:
         measured = float(np.interp(0.5, reached, moments)) * planted.stiffness.transverse
         errors.append(abs(measured / wanted - 1))
         wait.append(wanted)
-    return within(
-        max(errors),
-        0.05,
-        id="escape.time",
-        source="JoMA Thm 4, Eq. 6 ('zero initialisation')",
-        statement="From a share s of mu half of it is reached after a time given by a quadrature, of order "
-        "exp((|rho_-|/s - X)^2/2).",
+    return STATEMENTS["escape.time"].judge(
+        within_error(0.05, max(errors)),
         evidence="relative, against the flow of v and z from s = 0.25 (rho_- = -1) and 0.15 (-0.5): "
         f"{wait[0]:.2f} and {wait[1]:.2f} time constants",
         null=abs(float(np.log(2 * (1 - 0.25))) / wait[0] - 1),

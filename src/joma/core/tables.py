@@ -58,7 +58,7 @@ class Tables:
         return "\n".join(parts)
 
 
-def rows(table: pandas.DataFrame, **columns: object) -> pandas.DataFrame:
+def rows(table: pandas.DataFrame, /, **columns: object) -> pandas.DataFrame:
     """The rows in which every named column has the given value: ``rows(curves, metric="kappa", layer=0)``.
 
     A list or tuple stands for any of its values.
@@ -75,17 +75,3 @@ def frame_html(table: pandas.DataFrame, name: str) -> str:
         max_rows=_ROWS, index=False, float_format="{:.4g}".format, na_rep="", border=0, show_dimensions=True
     )
     return f"<p><b>{escape(name)}</b></p>\n{shown}"
-
-
-def rows(table: pandas.DataFrame, /, **values: object) -> pandas.DataFrame:
-    """The rows of a table that have a value in each column named: ``rows(curves, metric="drift", run=3)``.
-
-    Args:
-        table: the table; its index is kept.
-        values: column -> its value, or a list of values any of which will do.
-    """
-    chosen = table
-    for column, value in values.items():
-        own = chosen[column]
-        chosen = chosen[own.isin(value) if isinstance(value, list) else own == value]
-    return chosen

@@ -1,8 +1,8 @@
 """What the matrices of one MLP are by their shapes, where their names say otherwise or not enough.
 
-Of three matrices, two of one shape and one of the transposed shape, the two lead to the hidden units and the one
-leads back to the residual stream: a gated MLP. Of two, one has twice as many rows as the other has columns:
-gate and lower matrix in one.
+Of three matrices, two of one shape and one of the transposed shape, the two lead to the hidden units and the
+one leads back to the residual stream: a gated MLP. Of two, one has twice as many rows as the other has
+columns: gate and lower matrix in one.
 """
 
 from __future__ import annotations

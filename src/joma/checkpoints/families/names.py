@@ -124,7 +124,7 @@ def _is_container(parts: list[str], i: int) -> bool:
 
 @lru_cache(maxsize=65536)
 def locate(name: str) -> Place:
-    """Read a tensor's name by itself; ``joma.checkpoints.families.places.places_of`` reads it among others."""
+    """Read a tensor's name by itself; ``families.places.places_of`` reads it among others."""
     return readings(name)[0]
 
 

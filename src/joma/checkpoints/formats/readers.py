@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from joma.checkpoints.formats.shard import ABSENT, Room, Shard, TensorEntry
-from joma.checkpoints.state_dicts import counts_of, state_of
-from joma.checkpoints.unpickling import HostileError, content_of
+from joma.checkpoints.formats.state_dicts import counts_of, state_of
+from joma.checkpoints.formats.unpickling import HostileError, content_of
 from joma.core.errors import InputError
 from joma.core.files import Json, parse_json
 
@@ -165,8 +165,8 @@ class PickledShard(Shard):
             content = content_of(path, mapped=mapped)
         except HostileError as error:
             raise InputError(
-                f"{path} would run code when it is unpickled ({error}) and was refused unread; ask its author "
-                "for safetensors, or for a file of tensors alone."
+                f"{path} would run code when it is unpickled ({error}) and was refused unread; ask its "
+                "author for safetensors, or for a file of tensors alone."
             ) from error
         except Exception as error:  # whatever the program of a malformed pickle comes to
             raise _damaged(path, _first_sentence(error)) from error

@@ -45,7 +45,7 @@ def matrices_by_key(
 def without_shared(stacks: Iterable[str]) -> dict[str, str]:
     """Names of stacks without the parts with which all of them begin."""
     split = {stack: stack.split(".") for stack in stacks}
-    shared = len(os.path.commonprefix(list(split.values())))
+    shared = len(os.path.commonprefix(list(split.values())))  # noqa: RUF071 (lists of parts)
     return {stack: ".".join(parts[shared:]) for stack, parts in split.items()}
 
 

@@ -61,10 +61,10 @@ def counted_alike(names: Sequence[str]) -> dict[str, Place]:
 def in_lines(members: Sequence[Member]) -> list[Member]:
     """The members in the order of their lines, with places that say what the whole series tells.
 
-    Of what their names say beside a step only that stays which tells lines apart: what all share does not, nor
-    do numbers that are others in most names (losses, dates) where the steps tell all apart. Epochs are lines of
-    their own only where their steps start over. Tokens that do not grow with the steps are none: they are the
-    model's size.
+    Of what their names say beside a step only that stays which tells lines apart: what all share does not,
+    nor do numbers that are others in most names (losses, dates) where the steps tell all apart. Epochs are
+    lines of their own only where their steps start over. Tokens that do not grow with the steps are none:
+    they are the model's size.
     """
     members = _epochs_in_one(_rests_apart(list(members)))
     return [member for line in lines(members) for member in _with_growing_tokens(line)]
@@ -78,7 +78,7 @@ def _rests_apart(members: list[Member]) -> list[Member]:
     if len(rests) < 2 or noise:
         return [replace(one, place=replace(one.place, rest="")) for one in members]
     words = {rest: re.split(r"([ /])", rest) for rest in rests}
-    shared = len(os.path.commonprefix(list(words.values())))
+    shared = len(os.path.commonprefix(list(words.values())))  # noqa: RUF071 (lists of parts)
     apart = {rest: "".join(own[shared:]).strip(" /") for rest, own in words.items()}
     return [replace(one, place=replace(one.place, rest=apart[one.place.rest])) for one in members]
 

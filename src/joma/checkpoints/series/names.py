@@ -1,4 +1,5 @@
-"""What the name of a checkpoint tells: stage, branch, epoch, step, tokens; and which names are no checkpoint's."""
+"""What the name of a checkpoint tells: stage, branch, epoch, step, tokens; and which names are no
+checkpoint's."""
 
 from __future__ import annotations
 
@@ -57,8 +58,8 @@ class Place:
     epoch: int | None = field(default=None, compare=False)
     """The epoch that a name tells beside a step, whose steps may start over in each."""
     rest: str = field(default="", compare=False)
-    """Whatever else the name says: members that differ there may be of other phases. A series keeps what tells
-    its lines apart (``joma.checkpoints.series.members.in_lines``)."""
+    """Whatever else the name says: members that differ there may be of other phases. A series keeps what
+    tells its lines apart (``joma.checkpoints.series.members.in_lines``)."""
 
     @property
     def line(self) -> tuple[Rest, int, tuple[str, int], int, str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
-from joma.checkpoints.folders import weight_files as weight_files
+from joma.checkpoints.formats.folders import weight_files as weight_files
 
 
 def is_plain_path(path: str) -> bool:

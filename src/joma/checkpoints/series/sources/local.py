@@ -10,7 +10,7 @@ from pathlib import Path
 
 from joma.checkpoints.adapters import ADAPTER_FILES, SETTINGS, is_adapter, open_weights
 from joma.checkpoints.checkpoint import kind_of, open_checkpoint
-from joma.checkpoints.folders import SUFFIXES, weight_files
+from joma.checkpoints.formats.folders import SUFFIXES, weight_files
 from joma.checkpoints.series.alike import signature
 from joma.checkpoints.series.members import Member, Note, counted_alike, in_lines
 from joma.checkpoints.series.names import Place, is_no_member, place_of

@@ -1,8 +1,8 @@
 """Which mapping in a training state holds the model's weights: the one whose matrices have roles.
 
-It is looked for at any depth, whatever lies beside it. Of several, one under a usual key is the model, and the
-others are named; without a usual key all are the model's, each under its key (student and teacher, generator
-and discriminator).
+It is looked for at any depth, whatever lies beside it. Of several, one under a usual key is the model, and
+the others are named; without a usual key all are the model's, each under its key (student and teacher,
+generator and discriminator).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from joma.checkpoints.families.names import locate
 from joma.checkpoints.families.roles import role_at
-from joma.checkpoints.unpickling import Inert
+from joma.checkpoints.formats.unpickling import Inert
 
 _STATE_KEYS = ("state_dict", "model_state_dict", "model", "module", "net")
 _DEEPEST = 12
