@@ -14,7 +14,7 @@ from torch import Tensor
 
 import joma
 from joma.core.errors import InputError, UnfinishedError
-from joma.measures.attention import compiled
+from joma.measures.attention import compiled, flash, kernels
 from joma.measures.attention import entropy as module
 from joma.measures.attention.visible_keys import VisibleKeys, pieces, visible_keys
 
@@ -492,6 +492,24 @@ def test_scores_that_are_not_finite_are_named(size: int) -> None:
     key[0, 1, 7] = math.nan
     with pytest.raises(InputError, match=r"batch 0, head 2, row .*key 7 is not finite"):
         joma.attention_entropy(query, key, causal=True)
+
+
+def test_a_kernel_that_is_off_by_more_than_it_may_be_serves_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one row it makes a negative entropy; the others, which it may have wrong too, are computed by blocks."""
+
+    def wrong(*given: Any) -> tuple[Tensor, Tensor]:
+        output, lse = kernels.flash_cpu(*given)
+        lse[..., 3] -= 10
+        lse[..., 5] += 0.5
+        return output, lse
+
+    monkeypatch.setattr(flash, "kernel_for", lambda *_: wrong)
+    query, key = qk(1, 2, 2, 80, 90)
+    truth = torch.special.entr((query.double() @ key.double().mT / 4).softmax(-1)).sum(-1)
+    for tolerance in (None, math.inf):
+        found = joma.attention_entropy(query, key, tolerance=tolerance)
+        assert found.route == "blocked"
+        assert bool(((found.entropy.double() - truth).abs() <= found.error.double()).all())
 
 
 def test_products_too_large_for_float32_are_done_in_float64() -> None:

@@ -33,6 +33,8 @@ class Arguments:
     block_size: int
     shape: torch.Size
     """Of the results."""
+    by_blocks: bool = False
+    """Whether no attention kernel is used."""
 
 
 def check_arguments(
@@ -216,7 +218,8 @@ def _masks(
         if not bool(kept.all()):
             keeps = kept if keeps is None else keeps & kept
         if rest is not None:
-            added = rest if added is None else added + rest
+            # A sum in the type of its terms, bfloat16 say, would be off by what no estimate knows of.
+            added = rest if added is None else added.double() + rest.double()
     return keeps, added
 
 

@@ -47,12 +47,27 @@ def flash_moments(scores: Scores, wanted: Wanted) -> Moments | None:
 
 def _piece(kernel: Kernel, scores: Scores, out: Moments, sample: slice, piece: Piece) -> None:
     rows, where = piece.rows, (sample, slice(None), piece.rows)
-    query = scores.query[:, :, rows]
+    query, width = scores.query[:, :, rows], scores.query.shape[-1]
+    length = scores.length()[:, :, rows]
     mask = _mask(scores, piece) if piece.kind == "masked" else None
     positions = out.mean_key is not None
-    mean, lse = _call(kernel, scores, query, piece, mask, positions)
+    parts = _calls(kernel, scores, query, piece, mask, positions)
+    mean, lse = parts[0]
+    large = torch.linalg.vector_norm(mean[..., :width], dim=-1)
+    size = lse.abs()
+    if len(parts) > 1:
+        earlier, earlier_lse = parts[1]
+        # Of the gap, not exp(lse - both): these weights sum to 1 within a unit, however large the sums are.
+        weight, rest = ((sign * (lse - earlier_lse)).sigmoid() for sign in (1, -1))
+        large_before = torch.linalg.vector_norm(earlier[..., :width], dim=-1)
+        apart = (query * (mean - earlier)[..., :width]).sum(-1).abs() * abs(scores.scale)
+        # An error d of the gap moves mass w (1 - w) d from one part to the other.
+        gap_size = lse.abs() + earlier_lse.abs() + length * (large + large_before)
+        mean = weight[..., None] * mean + rest[..., None] * earlier
+        large = weight * large + rest * large_before
+        lse = torch.logaddexp(lse, earlier_lse)
+        size = lse.abs() + weight * rest * apart * gap_size
     if positions:
-        width = scores.query.shape[-1]
         centre = (piece.rows.start + piece.rows.stop - 1) // 2
         ones = mean[..., width + 1]
         offset = scores.positions[centre] - scores.positions[rows]
@@ -64,15 +79,14 @@ def _piece(kernel: Kernel, scores: Scores, out: Moments, sample: slice, piece: P
     out.entropy[where] = lse - expected
     assert scores.typical is not None
     typical = scores.typical.repeat_interleave(scores.group, 1)[..., None]
-    length = scores.length()[:, :, rows]
-    large = torch.linalg.vector_norm(mean, dim=-1)
     # Keys that cancel in their mean (two of them, half and half) have not lost their rounding.
-    # The sum over a block's keys errs by some units at random; with few directions the kernel adds one key
-    # after another, and equal terms that round alike err by a share of a unit for each.
+    # The products round once in lse and once more with the mean, whose sum over a block's keys errs by some
+    # units at random; with few directions the kernel adds one key after another, and equal terms that round
+    # alike err by a share of a unit for each.
     every = piece.keys.stop - piece.keys.start
     keys = min(_KERNEL_BLOCK, every)
-    alike = max(8.0, keys / 4 + every / 64) if query.shape[-1] < _FEW_DIRECTIONS else 1.0
-    error = scores.rounding * (lse.abs() + length * (alike * large + typical / 4))
+    alike = max(8.0, keys / 4 + every / 64) if query.shape[-1] < _FEW_DIRECTIONS else 2.0
+    error = scores.rounding * (size + length * (alike * large + typical / 4))
     keys_error = keys * torch.finfo(query.dtype).eps
     error += length * _swamped(typical, large, out.entropy[where], keys_error)
     out.error[where] = error
@@ -80,16 +94,18 @@ def _piece(kernel: Kernel, scores: Scores, out: Moments, sample: slice, piece: P
     out.normaliser_error[where] = scores.rounding * lse.abs() + out.score_error[where]
 
 
-def _call(
+def _calls(
     kernel: Kernel,
     scores: Scores,
     query: Tensor,
     piece: Piece,
     mask: Tensor | None,
     positions: bool,
-) -> tuple[Tensor, Tensor]:
-    """P V and lse of a piece; V the keys, and beside them their positions and ones where wanted."""
+) -> list[tuple[Tensor, Tensor]]:
+    """P V and lse of a piece's keys, and of those before them; V the keys, beside them positions and ones."""
     key, scale = scores.key, scores.scale
+    if scale < 0:  # the kernels take the largest product for that of the largest score
+        query, scale = -query, -scale
     value = key
     if positions:
         # The kernel wants as many value columns as key columns: zeros beside the keys, which no score sees.
@@ -99,14 +115,11 @@ def _call(
         value = torch.cat([key, columns], -1)
         query, key = torch.nn.functional.pad(query, (0, 2)), torch.nn.functional.pad(key, (0, 2))
     now = (slice(None), slice(None), piece.keys)
-    mean, lse = kernel(query, key[now], value[now], piece.kind == "causal", mask, scale)
-    if piece.before is None:
-        return mean, lse
-    before = (slice(None), slice(None), piece.before)
-    earlier, earlier_lse = kernel(query, key[before], value[before], False, None, scale)
-    both = torch.logaddexp(lse, earlier_lse)
-    mean = mean * (lse - both).exp()[..., None] + earlier * (earlier_lse - both).exp()[..., None]
-    return mean, both
+    parts = [kernel(query, key[now], value[now], piece.kind == "causal", mask, scale)]
+    if piece.before is not None:
+        before = (slice(None), slice(None), piece.before)
+        parts.append(kernel(query, key[before], value[before], False, None, scale))
+    return parts
 
 
 def _swamped(typical: Tensor, large: Tensor, entropy: Tensor, units: float) -> Tensor:

@@ -264,7 +264,7 @@ _UNDERFLOW = 126 / BITS
 OUTLYING = 4.0
 """Keys farther from the mean than so many times the median distance do not count for the centre."""
 
-ALIKE = 96
+ALIKE = 64
 """Products that round alike and are off by no more than others at random, by ``ROUNDING``."""
 
 ROUNDING = 4 * 1.36
