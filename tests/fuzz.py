@@ -1,7 +1,9 @@
 """Random command lines and hostile files against the command line: no traceback, no hang, no defect.
 
-``python tests/fuzz.py [COMMAND_LINES] [FILES] [SEED]`` prints what went wrong, and ends with status 1 if
-anything did. Every call runs in this process, with an alarm at 20 seconds.
+And series with one hostile member, and hubs that lie about one (``attacks.py``): no wrong number, and no more
+than 200 MB of memory above the honest series. ``python tests/fuzz.py [COMMAND_LINES] [FILES] [SEED] [ATTACKS]``
+prints what went wrong, and ends with status 1 if anything did; ATTACKS are drawn of either kind. Every call
+runs in this process, with an alarm at 20 seconds.
 """
 
 from __future__ import annotations
@@ -10,12 +12,16 @@ import contextlib
 import io
 import os
 import random
+import resource
 import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import attacks
 
 # Imported before the first alarm, which would stop their import half-way.
 import joma.cli.jobs
@@ -26,6 +32,8 @@ from joma.experiments import catalog
 
 LIMIT = 20
 """Seconds that a call may take."""
+ROOM = 200
+"""MB that an attack may take above the honest series."""
 ODD = [
     *("", "-", "--", "=", "²", "9" * 5000, str(2**70), "-1", "nan", "inf", "1e999", "none", "null", "true"),
     *("[1", "1,1", ",", "a" * 3000, "~nosuchuser/x", "/dev/null", "/proc/self/mem", "..", ".", "\udcff"),
@@ -198,6 +206,50 @@ def fuzz(lines: int, files: int, seed: int) -> int:
     return wrong
 
 
+def peak() -> float:
+    """The most memory that this process has held, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
+        1 << 10 if sys.platform == "linux" else 1 << 20
+    )
+
+
+def attack(attacker: Callable[[int, Path], tuple[str, str]], number: int) -> str:
+    """What went wrong with an attack, in words; empty if nothing."""
+    with tempfile.TemporaryDirectory() as place, contextlib.chdir(place), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        named = f"{attacker.__name__} {number}"
+        try:
+            with alarm():
+                named, said = attacker(number, Path(place) / "series")
+        except Hang:
+            said = f"longer than {LIMIT} s"
+        except Exception:
+            said = traceback.format_exc(limit=-3)
+    return said and f"{named}: {said}"
+
+
+def attacked(number: int, seed: int) -> int:
+    """How many of so many hostile members, and false answers of a hub, went wrong; each is printed."""
+    wrong = 0
+    with tempfile.TemporaryDirectory() as place:
+        attacks.honest(Path(place), (1, 2, 3))
+        attacks.complaint(place)
+    good = peak()
+    for attacker in (attacks.hostile_member, attacks.false_answer):
+        for one in range(seed * number, (seed + 1) * number):
+            said = attack(attacker, one)
+            if said:
+                wrong += 1
+                print(ascii(said), flush=True)
+    taken = peak() - good
+    print(
+        f"{number} hostile members, {number} false answers: {wrong} went wrong, {taken:.0f} MB above the good case"
+    )
+    return wrong + (taken > ROOM)
+
+
 if __name__ == "__main__":
     numbers = [int(word) for word in sys.argv[1:]]
-    sys.exit(bool(fuzz(*[*numbers, *(1000, 300, 0)[len(numbers) :]])))
+    *before, drawn = [*numbers, *(1000, 300, 0, 200)[len(numbers) :]]
+    # The attacks first: what a process has ever held is what its memory is judged by.
+    sys.exit(bool(attacked(drawn, before[2]) + fuzz(*before)))

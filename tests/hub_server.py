@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -36,6 +36,8 @@ class Hub:
     sent: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(revision, file) -> bytes of its content that went out."""
     broken: Counter[str] = field(default_factory=Counter)
+    lie: Callable[[BaseHTTPRequestHandler, str, str], bool] | None = None
+    """Handed each request, of "refs", a "tree" or a "file", and the revision: whether it has answered it."""
     ranges: list[tuple[str, str, int, int]] = field(default_factory=list)
 
     def model(self, name: str) -> Path:
@@ -72,6 +74,8 @@ def serve(root: Path) -> Iterator[Hub]:
                 self._json({"error": "Invalid username or password."}, 401)
             elif not hub.model(model).is_dir():
                 self._json({"error": "Repository not found"}, 404, "RepoNotFound")
+            elif rest == ["refs"] and self._lies("refs", ""):
+                pass
             elif rest == ["refs"]:
                 names = sorted({one.name for one in hub.model(model).iterdir()} | hub.missing)
                 listed = [
@@ -93,7 +97,7 @@ def serve(root: Path) -> Iterator[Hub]:
             if revision in hub.missing or not folder.is_dir():
                 self._json({"error": f"Invalid rev id: {revision}"}, 404, "RevisionNotFound")
                 return
-            if self._late_or_refused(revision):
+            if self._late_or_refused(revision) or self._lies("tree", revision):
                 return
             files = sorted(path for path in folder.rglob("*") if path.is_file())
             self._json([_entry(path, folder) for path in files])
@@ -101,6 +105,9 @@ def serve(root: Path) -> Iterator[Hub]:
         def _is_closed(self, model: str) -> bool:
             given = self.headers.get("Authorization", "")
             return model in hub.private and (not hub.token or given != f"Bearer {hub.token}")
+
+        def _lies(self, what: str, revision: str) -> bool:
+            return hub.lie is not None and hub.lie(self, what, revision)
 
         def _late_or_refused(self, revision: str) -> bool:
             time.sleep(hub.slow.get(revision, 0.0))
@@ -119,7 +126,7 @@ def serve(root: Path) -> Iterator[Hub]:
             if not path.is_file():
                 self._json({"error": "Entry not found"}, 404, "EntryNotFound")
                 return
-            if self._late_or_refused(revision):
+            if self._late_or_refused(revision) or self._lies("file", revision):
                 return
             size, begin, end = path.stat().st_size, 0, path.stat().st_size
             asked = self.headers.get("Range")

@@ -19,7 +19,7 @@ from joma.checkpoints.families.names import canonical
 from joma.checkpoints.formats.folders import weight_files
 from joma.checkpoints.formats.shard import Shard
 from joma.core.errors import InputError
-from joma.core.files import Json, parse_json, read_bytes
+from joma.core.files import LONGEST_CONFIG, Json, parse_json, read_bytes
 
 SETTINGS = "adapter_config.json"
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
@@ -164,8 +164,9 @@ def _cached(name: str) -> Path | None:
 
 
 def _settings(folder: Path) -> dict[str, Json]:
+    text = read_bytes(folder / SETTINGS, LONGEST_CONFIG)
     try:
-        settings = parse_json(read_bytes(folder / SETTINGS))
+        settings = parse_json(text)
     except ValueError as error:
         raise InputError(f"{folder / SETTINGS} is not JSON ({error}); save the adapter again.") from error
     if not isinstance(settings, dict) or settings.get("peft_type") != "LORA" or settings.get("use_dora"):

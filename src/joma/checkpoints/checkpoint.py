@@ -18,7 +18,7 @@ from joma.checkpoints.formats.folders import GATHER_RANKS, are_slices, check_who
 from joma.checkpoints.formats.readers import GgufShard, PickledShard, SafetensorsShard
 from joma.checkpoints.formats.shard import Room, Shard, TensorEntry
 from joma.core.errors import InputError, nearest
-from joma.core.files import Json, parse_json, read_bytes, regular
+from joma.core.files import LONGEST_CONFIG, LONGEST_INDEX, Json, parse_json, read_bytes, regular
 
 _SINGLE = ("model.safetensors", "pytorch_model.bin")
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
@@ -178,8 +178,9 @@ def _gguf_parts(path: Path) -> list[Path]:
 
 
 def _sharded(index: Path) -> list[Shard]:
+    text = read_bytes(index, LONGEST_INDEX)
     try:
-        content = parse_json(read_bytes(index))
+        content = parse_json(text)
         named = content.get("weight_map") if isinstance(content, dict) else None
         if not isinstance(named, dict):
             raise ValueError("it has no weight_map")
@@ -204,8 +205,9 @@ def _config(folder: Path) -> dict[str, Json] | None:
     file = folder / "config.json"
     if not file.is_file():
         return None
+    text = read_bytes(file, LONGEST_CONFIG)
     try:
-        content = parse_json(read_bytes(file))
+        content = parse_json(text)
     except ValueError as error:
         raise InputError(f"{file} is not JSON ({error}); download it again or remove it.") from error
     return content if isinstance(content, dict) else None

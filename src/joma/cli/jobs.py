@@ -7,6 +7,7 @@ import sys
 
 from joma.checkpoints.omissions import is_whole, left_out
 from joma.cli.words.options import InstrumentOptions, JobCall
+from joma.core.errors import one_line
 from joma.core.files import Json, user_path
 from joma.instruments.base import Instrument
 from joma.instruments.probe import ProbeRun
@@ -40,7 +41,7 @@ def do(call: JobCall) -> int:
         print("\n".join(filter(None, [job.printed(run.tables), run_as_text(run), str(made)])))
     lacking = job.lacking(run.tables)
     if lacking:
-        print("\n".join(["joma: not measured:", *lacking]), file=sys.stderr)
+        print("\n".join(["joma: not measured:", *map(one_line, lacking)]), file=sys.stderr)
     return max(int(bool(lacking)), _remarks(job, run))
 
 
@@ -50,7 +51,7 @@ def _remarks(job: Job, run: Run) -> int:
         return 0
     ranks = run.tables["ranks"]
     if said := left_out(ranks):
-        print(f"joma: {said}", file=sys.stderr)
+        print(f"joma: {one_line(said)}", file=sys.stderr)
     return 0 if is_whole(ranks) else 1
 
 

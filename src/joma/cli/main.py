@@ -11,6 +11,7 @@ from typing import NoReturn
 from joma.cli.commands import COMMANDS
 from joma.core.errors import InputError, JomaError, nearest, one_line, shown
 from joma.core.version import __version__, commit
+from joma.printing import harmless_output
 
 _USAGE = (
     "usage: joma COMMAND [options]\n\n"
@@ -31,6 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (as long as the process)
     if sys.stdout is None:
         return _unwritten("stdout is closed")
+    with harmless_output(sys.stdout, sys.stderr):
+        return _run(words, debug)
+
+
+def _run(words: list[str], debug: bool) -> int:
     try:
         status = _dispatch(words)
         sys.stdout.flush()

@@ -14,6 +14,7 @@ from joma.instruments.monitor.folder import read_facts, read_messages, read_stat
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.measures.change.detector import LEARNING, SETTLING, fewest_looks
 from joma.measures.change.e_detector import threshold
+from joma.printing import one_line_of
 
 _SECONDS = 5.0
 
@@ -33,7 +34,7 @@ def do(options: MonitorOptions) -> int:
     told = 0
     while True:
         for message in messages[told:]:
-            print(f"{message.kind.upper():<9} {message.sentence()}", flush=True)
+            print(one_line_of(f"{message.kind.upper():<9} {message.sentence()}"), flush=True)
         told = len(messages)
         if not options.follow:
             return 0
@@ -61,7 +62,7 @@ def standing(folder: Path, table: pd.DataFrame) -> str:
         row = own.loc[own["value"].idxmin() if least else own["value"].idxmax()]
         lines.append(f"{words} {row['value']:.3g}: layer {row['layer']}, head {row['head']}")
     lines.append(_guarantee(folder, int(facts["every"])))
-    return "\n".join(lines)
+    return "\n".join(map(one_line_of, lines))
 
 
 def _guarantee(folder: Path, every: int) -> str:

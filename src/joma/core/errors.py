@@ -65,6 +65,19 @@ def foreign(what: str) -> Iterator[None]:
         raise InputError(f"{what} ({first_line(error)}).") from error
 
 
+@contextmanager
+def contain(what: str) -> Iterator[None]:
+    """Whatever goes wrong with one of many things (a member of a series) as a JomaError about that thing.
+
+    The caller notes it and goes on with the next one. An interruption passes, and so does a JomaError.
+    """
+    try:
+        with foreign(what):
+            yield
+    except MemoryError as error:
+        raise UnfinishedError(f"{what} (out of memory).") from error
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, or its type's name where it has none."""
     text = str(error).strip()

@@ -21,6 +21,8 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | None"
 """What JSON says, and plain YAML."""
 GIVEN = "given-"
 """How the name of a file begins that a user gave for a run, and that is kept in its directory."""
+LONGEST_CONFIG, LONGEST_INDEX = 4 << 20, 32 << 20
+"""Bytes of a config.json and of an index of shards: a hundred times, and twice, what the largest take."""
 _HEAD = 2_000
 _UNFINISHED = re.compile(r"\.writing-(\d+)-(.+)")
 
@@ -154,7 +156,8 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
         size = regular(path).stat().st_size
         if most is not None and size > most:
             raise InputError(f"{path} has {size:,} bytes, more than {most:,}; give a smaller one.")
-        return path.read_bytes()
+        with open(path, "rb") as file:  # no more than was promised, though it grows
+            return file.read(size if most is None else most)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.") from error
 

@@ -21,6 +21,18 @@ class _PlainLoader(yaml.SafeLoader):
             raise yaml.YAMLError("an alias, which joma does not read")
         return super().compose_node(parent, index)
 
+    def construct_number(self, node: yaml.ScalarNode) -> Json:
+        """A number; one of base 60 (``1:30``), which takes time quadratic in its length, is a text."""
+        if ":" in node.value:
+            return str(node.value)
+        whole = node.tag.endswith(":int")
+        number: Json = self.construct_yaml_int(node) if whole else self.construct_yaml_float(node)
+        return number
+
+
+for _kind in ("int", "float"):
+    _PlainLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _PlainLoader.construct_number)
+
 
 def read_yaml(path: Path) -> Json:
     """What a YAML file of at most a megabyte holds.

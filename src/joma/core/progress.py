@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from joma.core.errors import JomaError, UnfinishedError
 from joma.core.threads import limited, usable_cores
+from joma.printing import one_line_of, unescaped
 
 if TYPE_CHECKING:
     import pandas
@@ -101,7 +102,7 @@ class Progress:
             total = len(items)
         bar = tqdm(
             items,
-            desc=str(label),
+            desc=one_line_of(label),
             total=total,
             initial=initial,
             disable=self.quiet or not terminal,
@@ -109,16 +110,16 @@ class Progress:
             leave=False,
             dynamic_ncols=True,
             position=self.position,
-            file=sys.stderr,
+            file=unescaped(sys.stderr),
         )
         started = told = self.clock()
         done = initial
 
         def tell() -> None:
             if terminal:
-                bar.set_description_str(f"{label}: ")
+                bar.set_description_str(f"{one_line_of(label)}: ")
             else:
-                line = _line(str(label), done, total, self.clock() - started, done - initial)
+                line = _line(one_line_of(label), done, total, self.clock() - started, done - initial)
                 print(line, file=sys.stderr, flush=True)
 
         every = 1.0 if terminal else LINE_EVERY

@@ -8,8 +8,14 @@ from pathlib import Path
 
 from PIL import Image
 
+from joma.core.errors import first_line
+from joma.core.files import read_bytes
+from joma.runs.tables import damaged
+
 LARGEST = 125_000
 """Bytes that a figure may take on the page in one theme."""
+LARGEST_FILE, MOST_PIXELS = 50_000_000, 40_000_000
+"""Of a figure on the disk; joma draws some hundred thousand bytes, and two million pixels."""
 _WIDTHS_AND_QUALITIES = ((1700, 90), (1700, 84), (1600, 80), (1450, 78), (1300, 75), (1000, 70))
 
 
@@ -32,6 +38,15 @@ def embedded(path: Path) -> str | None:
 
 
 def _opaque(path: Path) -> Image.Image:
-    """Without its transparency, and without what was read of it: each is tens of MB."""
-    with Image.open(path) as opened:
-        return opened.convert("RGB")
+    """Without its transparency, and without what was read of it: each is tens of MB.
+
+    Raises:
+        RunDirectoryError: it is no picture, or one too large.
+    """
+    try:
+        with Image.open(io.BytesIO(read_bytes(path, LARGEST_FILE))) as opened:
+            if opened.width * opened.height > MOST_PIXELS:
+                raise ValueError(f"it has {opened.width} times {opened.height} pixels")
+            return opened.convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise damaged(path, f"it is no picture that joma draws: {first_line(error)}") from error

@@ -13,7 +13,7 @@ import pandas
 from joma.core.claim import Claim
 from joma.core.errors import InputError
 from joma.core.figures import drawn_in_notebooks
-from joma.core.files import Json, regular, user_path
+from joma.core.files import Json, read_bytes, user_path
 from joma.core.settings import Value
 from joma.core.style import style
 from joma.core.tables import Tables, frame_html
@@ -23,6 +23,7 @@ from joma.instruments.monitor.figure import draw_monitor
 from joma.instruments.monitor.folder import is_monitored, read_messages, read_table
 from joma.instruments.monitor.page import monitored_run
 from joma.report.answer import answer_of, subject_of, verdict_words
+from joma.report.pictures import LARGEST_FILE
 from joma.runs.directory import Run, read_run, record_run, run_experiment
 from joma.runs.job import Job
 from joma.sweeps import SweepRun
@@ -104,7 +105,7 @@ class RunResult(Tables):
         parts = [f"<p>{escape(' '.join(self.answer()))}</p>"]
         figure = self.directory / "figure.png"
         if figure.is_file() and not figure.is_symlink():
-            content = base64.b64encode(regular(figure).read_bytes()).decode()
+            content = base64.b64encode(read_bytes(figure, LARGEST_FILE)).decode()
             parts.append(f'<img style="max-width: 100%" src="data:image/png;base64,{content}">')
         if self.claims:
             verdicts = self.verdicts()[["id", "statement", "measured", "null", "verdict"]]

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import platform
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ from joma.runs.parts import RunProgress, discard, holds_work, tidy_up
 from joma.runs.tables import check_file, damaged, read_table, write_table
 
 _CLAIMS = "claims.json"
+_GROWN = ".grown"
+"""Folder in which a finished run that has grown is written."""
 _LOCK, _HOLDER = ".lock", ".holder"
 _FIGURES = {"light": ("figure.png", "figure.pdf"), "dark": ("figure-dark.png",)}
 _FIGURE_FILES = tuple(name for names in _FIGURES.values() for name in names)
@@ -100,12 +103,13 @@ def run_experiment(
                 _write_figures(job, run.tables, directory)
             return run
         check_versions(directory, description)
-        write_description(directory, description)
+        if not _is_finished(directory):  # what grows stays what it is until it has grown
+            write_description(directory, description)
         started = time.monotonic()
         try:
             tables = job.run(RunProgress(directory.absolute(), quiet=quiet, executor=executor))
         except BaseException:
-            if not holds_work(directory):
+            if not holds_work(directory) and not _is_finished(directory):
                 # A run that came to nothing leaves no claim on its directory.
                 discard(directory)
                 (directory / SETTINGS).unlink(missing_ok=True)
@@ -191,19 +195,35 @@ def find_runs(directory: Path) -> list[Path]:
 
 
 def _finish(job: Job, directory: Path, description: Description, tables: Mapping[str, pd.DataFrame]) -> Run:
-    (directory / _CLAIMS).unlink(missing_ok=True)  # of what grows: unfinished until all of it is the new one
-    for name in set((read_description(directory) or {}).get("tables", [])) - set(tables):
-        (directory / f"{name}.parquet").unlink(missing_ok=True)
+    # What has grown is written whole beside what it was, which a full disk leaves as it is.
+    place = directory / _GROWN if _is_finished(directory) else directory
+    (place / _CLAIMS).unlink(missing_ok=True)
     for name, table in tables.items():
-        write_table(directory / f"{name}.parquet", table)
+        write_table(place / f"{name}.parquet", table)
     # Tables read back are what the figure and the claims are made of, now and later.
-    tables = {name: read_table(directory / f"{name}.parquet") for name in tables}
-    _write_figures(job, tables, directory)
+    tables = {name: read_table(place / f"{name}.parquet") for name in tables}
+    _write_figures(job, tables, place)
     claims = job.claims(tables)
     said = {"answer": job.answer(tables), "figure": job.caption(), **computed_with(directory, tables)}
-    _conclude(directory, {**description, **said}, tables, claims)
+    _conclude(place, {**description, **said}, tables, claims)
+    if place != directory:
+        _replace(directory, place)
     discard(directory, parts=not job.grows)
     return read_run(directory)
+
+
+def _replace(directory: Path, grown: Path) -> None:
+    """Put the files of a grown run in the place of the old ones: renamed, which takes no room; claims last."""
+    new = sorted(grown.iterdir(), key=lambda path: path.name == _CLAIMS)
+    old = [f"{name}.parquet" for name in (read_description(directory) or {}).get("tables", [])]
+    for path in new:
+        refuse_irregular(directory / path.name)
+    (directory / _CLAIMS).unlink(missing_ok=True)  # unfinished until all of it is the new one
+    for name in set(old) - {path.name for path in new}:
+        (directory / name).unlink(missing_ok=True)
+    for path in new:
+        os.replace(path, directory / path.name)
+    grown.rmdir()
 
 
 def _conclude(
@@ -286,6 +306,7 @@ def _held(directory: Path) -> Iterator[None]:
         raise storage_error(error, directory) from error
     try:
         tidy_up(directory)
+        shutil.rmtree(directory / _GROWN, ignore_errors=True)  # of a process that was killed, or a full disk
         yield
     finally:
         with contextlib.suppress(OSError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -13,9 +14,16 @@ from joma.core.files import digest, whole_file
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
-    """Write a table, whole or not at all."""
+    """Write a table, whole or not at all; what UTF-8 cannot hold (a lone surrogate) is escaped."""
     with whole_file(path) as temporary:
-        table.to_parquet(temporary, index=False, write_page_checksum=True)
+        try:
+            table.to_parquet(temporary, index=False, write_page_checksum=True)
+        except UnicodeEncodeError:
+            table.map(_in_utf8).to_parquet(temporary, index=False, write_page_checksum=True)
+
+
+def _in_utf8(cell: Any) -> Any:
+    return cell.encode("utf-8", "backslashreplace").decode() if isinstance(cell, str) else cell
 
 
 def read_table(path: Path, checksum: str | None = None) -> pd.DataFrame:

@@ -17,10 +17,11 @@ from filelock import FileLock
 from joma.core.errors import DiskFullError, JomaError, RunDirectoryError, first_line, one_line
 from joma.core.files import storage_error
 from joma.core.progress import in_turn
+from joma.runs.description import check_identity, describe, read_description
 from joma.runs.directory import write_unjudged
 from joma.runs.job import Job
 from joma.runs.parts import RunProgress, tidy_up
-from joma.runs.tables import read_table
+from joma.runs.tables import check_file, read_table
 from joma.sweeps.grid import key
 
 
@@ -68,6 +69,27 @@ class _CellProgress(RunProgress):
         RunProgress(self.directory.parent.parent).used(device, dtype)
 
 
+def check_cell(cell: Job, directory: Path) -> None:
+    """Raises RunDirectoryError unless the directory holds this cell, with the tables that it was written with."""
+    try:
+        check_identity(
+            directory, describe(cell, "", {}), {n: f.default for n, f in cell.fields().items()}, cell.free
+        )
+        description = read_description(directory) or {}
+        for name, checksum in (description.get("files") or {}).items():
+            if name.endswith(".parquet"):
+                check_file(directory / name, checksum)
+    except RunDirectoryError as error:
+        raise _spoilt(directory, error) from error
+
+
+def _spoilt(directory: Path, error: RunDirectoryError) -> RunDirectoryError:
+    reason = str(error).partition("; ")[0]
+    return RunDirectoryError(
+        f"{reason}; delete the cell's directory, {directory}, and the same command computes it again."
+    )
+
+
 def cell_tables(directory: Path, names: Sequence[str] = ()) -> dict[str, pd.DataFrame]:
     """A finished cell's tables, or those of these names.
 
@@ -78,7 +100,4 @@ def cell_tables(directory: Path, names: Sequence[str] = ()) -> dict[str, pd.Data
     try:
         return {path.stem: read_table(path) for path in paths}
     except RunDirectoryError as error:
-        reason = str(error).partition("; ")[0]
-        raise RunDirectoryError(
-            f"{reason}; delete the cell's directory, {directory}, and the same command computes it again."
-        ) from error
+        raise _spoilt(directory, error) from error

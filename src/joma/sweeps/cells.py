@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from joma.core.errors import DiskFullError, RunDirectoryError, UnfinishedError
+from joma.core.errors import DiskFullError, JomaError, RunDirectoryError, UnfinishedError, one_line
 from joma.core.files import storage_error
 from joma.core.progress import Lost, Progress
 from joma.core.threads import usable_cores
 from joma.runs.job import Job
-from joma.sweeps.cell import Failed, cell_tables, compute_cell
+from joma.sweeps.cell import Failed, cell_tables, check_cell, compute_cell
 from joma.sweeps.grid import DONE, FAILED, key
 
 _NAME = re.compile("[0-9a-f]{16}")
@@ -38,8 +38,17 @@ def compute_cells(cells: Sequence[Job], folder: Path, progress: Progress, label:
     except OSError as error:
         raise storage_error(error, folder) from error
     there = finished_cells(folder)
-    left = [number for number, cell in enumerate(cells) if key(cell) not in there]
+    left = []
+    for number, cell in enumerate(cells):
+        if key(cell) not in there:
+            left.append(number)
+            continue
+        try:
+            check_cell(cell, folder / key(cell))
+        except JomaError as error:  # it is named, and the others count
+            errors[number] = one_line(str(error))
     said = _Said(label)
+    said.failed = len(errors)
     for attempt in range(TRIES):
         lost: dict[int, str] = {}
         for number, outcome in _outcomes(cells, left, folder, progress, said):

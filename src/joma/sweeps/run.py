@@ -31,16 +31,17 @@ def run(settings: SweepRun, progress: Progress) -> dict[str, pd.DataFrame]:
         raise UnfinishedError(
             f"not one of {len(cells)} cells could be computed; the first: {status['error'].iloc[0]}"
         )
+    done = [cell for cell, state in zip(cells, status["status"], strict=True) if state == DONE]
     table = pd.concat(
         [status, pd.DataFrame([varied[cell] for cell in status["cell"]], index=status.index)], axis=1
     )
     whole = settings.whole()
     if whole is not None:
         own = settings.own("run")
-        found = tables_of(cells, folder, own.GATHERED)
+        found = tables_of(done, folder, own.GATHERED)
         shared = {name: _below(parts).drop(columns="cell") for name, parts in found.items()}
         return {"cells": table, **own.tables(whole, shared)}
-    found = tables_of(cells, folder)
+    found = tables_of(done, folder)
     return {"cells": table, **{name: _with_settings(_below(parts), varied) for name, parts in found.items()}}
 
 

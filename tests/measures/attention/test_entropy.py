@@ -495,7 +495,7 @@ def test_scores_that_are_not_finite_are_named(size: int) -> None:
 
 
 def test_a_kernel_that_is_off_by_more_than_it_may_be_serves_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one row it makes a negative entropy; the others, which it may have wrong too, are computed by blocks."""
+    """Of one row it makes a negative entropy; the others, which may be wrong too, are computed by blocks."""
 
     def wrong(*given: Any) -> tuple[Tensor, Tensor]:
         output, lse = kernels.flash_cpu(*given)

@@ -52,6 +52,8 @@ _EXPERTS = re.compile(r"(?:\w+_)?experts?(?:_list)?")
 _ONE_EXPERT = re.compile(r"[A-Za-z_]*?(\d+)")
 _NUMBERED_EXPERT = re.compile(r"(?:\w+_)?experts?_?(\d+)")
 _SHARED = re.compile(r"\w*shared_\w*experts?|\w*_shexp")
+_LONGEST_PART = 64
+"""Characters; a longer part names nothing, and "multihead" a hundred times over would be read for ever."""
 _CROSS = re.compile(r"cross|enc_?dec_?att|encoder_(decoder_)?att|multihead_attn")
 
 
@@ -109,6 +111,8 @@ def _snake(part: str) -> str:
 
 
 def _kind(part: str) -> Part | None:
+    if len(part) > _LONGEST_PART:
+        return None
     plain = _snake(part)
     if _MLP.fullmatch(plain):
         return "mlp"

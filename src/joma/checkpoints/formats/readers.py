@@ -42,6 +42,10 @@ SAFETENSORS_TYPES = {
     "BOOL": torch.bool,
     "C64": torch.complex64,
 }
+_LONGEST_PICKLE = 64 << 20
+"""Bytes of the program that names an archive's tensors; it takes about 150 a tensor."""
+_ALWAYS = 64 << 20
+"""Bytes that a tensor may take whatever the size of its file."""
 
 
 def _damaged(path: Path, reason: str) -> InputError:
@@ -151,13 +155,16 @@ class SafetensorsShard(Shard):
 class PickledShard(Shard):
     """A file of ``torch.save``: its tensors are mapped from the disk, and nothing that it names is run.
 
-    Formats from before PyTorch 1.6 cannot be mapped and are read whole.
+    Formats from before PyTorch 1.6 cannot be mapped and are read whole. A compressed archive is refused: its
+    bytes, mapped, would be taken for numbers.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         mapped = zipfile.is_zipfile(path)
-        if not mapped and path.read_bytes()[:2] == b"PK":
+        if mapped:
+            self._check_archive()
+        elif _head(path) == b"PK":
             raise _damaged(path, "the archive's directory at its end is missing: it is truncated")
         try:
             if mapped and _is_script(path):
@@ -174,13 +181,40 @@ class PickledShard(Shard):
         self.counts = counts_of(content)
         if not self._tensors:
             raise InputError(f"{path} holds no tensors by name; give a file with a model's state_dict.")
+        most = max(path.stat().st_size, _ALWAYS)
         self.entries: Mapping[str, TensorEntry] = {
-            name: TensorEntry(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), path)
-            for name, tensor in self._tensors.items()
+            name: _entry(name, tensor, path, most) for name, tensor in self._tensors.items()
         }
+
+    def _check_archive(self) -> None:
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                records = archive.infolist()
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+            raise _damaged(
+                self.path, f"the archive's directory cannot be read: {_first_sentence(error)}"
+            ) from error
+        if any(record.compress_type != zipfile.ZIP_STORED for record in records):
+            raise InputError(
+                f"{self.path} is compressed, and torch.save compresses nothing; unpack it and pack it again "
+                "without compression (zip -0), or save it again."
+            )
+        size = self.path.stat().st_size
+        for record in records:
+            if record.file_size > size or record.header_offset > size:
+                raise _damaged(
+                    self.path, f"{record.filename!r} of {record.file_size:,} bytes is larger than the file"
+                )
+            if record.filename.endswith("data.pkl") and record.file_size > _LONGEST_PICKLE:
+                raise InputError(
+                    f"{self.path}: its data.pkl has {record.file_size:,} bytes, more than "
+                    f"{_LONGEST_PICKLE:,}; save the state_dict alone."
+                )
 
     def read(self, name: str, room: Room | None = None) -> Tensor:
         """A copy of one tensor."""
+        if self.entries[name].problem:
+            raise InputError(f"{self.path}: {name!r} cannot be read: {self.entries[name].problem}.")
         return self._tensors[name].detach().clone()
 
 
@@ -193,6 +227,29 @@ def _is_script(path: Path) -> bool:
     """Whether an archive is TorchScript's: what it holds is code."""
     with zipfile.ZipFile(path) as archive:
         return any(name.endswith("/constants.pkl") for name in archive.namelist())
+
+
+def _head(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(2)
+
+
+def _entry(name: str, tensor: Tensor, path: Path, most: int) -> TensorEntry:
+    """What is known of a tensor before it is copied; ``most``: bytes that a copy may take."""
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if tensor.is_nested:  # it has no shape
+        return TensorEntry(name, (), kind, path, "it is a nested tensor")
+    problem = ""
+    if tensor.is_meta:
+        problem = "it lies on the meta device and holds no numbers"
+    elif tensor.layout != torch.strided:
+        problem = f"its layout is {str(tensor.layout).removeprefix('torch.')}, not dense; save it dense"
+    elif tensor.is_quantized:
+        problem = "it is a quantised tensor of PyTorch; save it dequantised"
+    elif tensor.numel() * tensor.element_size() > most:
+        size = tensor.numel() * tensor.element_size()
+        problem = f"it is an expanded tensor that would take {size:,} bytes, more than its file"
+    return TensorEntry(name, tuple(tensor.shape), kind, path, problem)
 
 
 class _Field(Protocol):

@@ -12,8 +12,10 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from joma.checkpoints.series.names import Place, pattern_of
-from joma.core.errors import InputError
+from joma.core.errors import InputError, one_line
 
+LARGEST = 2**53
+"""Steps and bytes: whole numbers up to here are exact as floats."""
 _A_REGULAR_SHARE = 0.5
 _CHANGING = re.compile(r"(?<![0-9a-z])[0-9a-f]{7,}(?![0-9a-z])|\d+")
 """Numbers and hashes."""
@@ -31,6 +33,12 @@ class Member:
     date: float
     """When it was written, seconds since 1970; NaN where nothing tells."""
 
+    def __post_init__(self) -> None:
+        """Raises InputError where a step or a size is more than tables hold."""
+        for what, number in (("step", self.place.step), ("size in bytes", self.size)):
+            if not 0 <= number <= LARGEST:
+                raise InputError(f"{self.name} has the {what} {number:.3g}, which none has.")
+
 
 @dataclass(frozen=True)
 class Note:
@@ -41,6 +49,10 @@ class Note:
     member: str
     text: str
     lost: bool = False
+
+    def __post_init__(self) -> None:
+        """A name may hold line feeds, which would forge lines where notes are listed."""
+        object.__setattr__(self, "text", one_line(self.text))
 
 
 def counted_alike(names: Sequence[str]) -> dict[str, Place]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from joma.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from joma.checkpoints.in_memory import weights_of
 from joma.core.errors import InputError, first_line, foreign, shown
-from joma.core.files import is_there, parse_json, read_bytes, user_path
+from joma.core.files import LONGEST_CONFIG, LONGEST_INDEX, is_there, parse_json, read_bytes, user_path
 from joma.instruments.reading.passes import device_of
 from joma.instruments.reading.remarks import without_remarks_on_import
 
@@ -210,10 +210,13 @@ def _from_disk(path: Path, dtype: torch.dtype | None, trust: bool) -> nn.Module:
 
 def _own_code(settings: Path) -> dict[str, str]:
     """What code a model's or tokenizer's settings ask for: class of transformers -> file and class."""
+    if not is_there(settings):
+        return {}
+    text = read_bytes(settings, LONGEST_INDEX)  # a tokenizer's may hold its words
     try:
-        content = parse_json(read_bytes(settings))
-    except (InputError, ValueError):
-        return {}  # not there, or damaged: told by whoever reads it
+        content = parse_json(text)
+    except ValueError:
+        return {}  # damaged: told by whoever reads it
     asked = content.get("auto_map") if isinstance(content, dict) else None
     if isinstance(asked, list):  # as old tokenizers wrote it
         asked = {"AutoTokenizer": asked}
@@ -234,7 +237,7 @@ def _is_known(source: Path) -> bool:
     import transformers
 
     try:
-        content = parse_json(read_bytes(source / "config.json"))
+        content = parse_json(read_bytes(source / "config.json", LONGEST_CONFIG))
     except (InputError, ValueError):
         return False
     kind = content.get("model_type") if isinstance(content, dict) else None
@@ -291,7 +294,7 @@ def checked_device(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
         torch.zeros(1, device=found).item()  # what has no values (meta) is no place to measure
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         raise InputError(
             f"device {str(device)!r} is not here ({first_line(error)}); give auto, cpu or cuda[:i]."
         ) from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from joma.checkpoints.series.names import place_of
 from joma.checkpoints.series.sources.local import LocalSeries
 from joma.checkpoints.series.sources.source import Series
-from joma.core.errors import InputError, shown
+from joma.core.errors import InputError, contain, shown
 from joma.core.files import is_there, user_path
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
@@ -24,12 +24,14 @@ def find_series(named: Sequence[str], revisions: Sequence[str] = ("all",)) -> Se
         InputError: none of these; no step in any name.
     """
     paths = [user_path(name) for name in named]
-    if len(named) == 1 and not is_there(paths[0]):
-        series = _on_hub(named[0], revisions)
-    elif len(named) == 1 and paths[0].is_dir() and not _is_checkpoint(paths[0]):
-        series = LocalSeries.of_folder(paths[0])
-    else:
-        series = LocalSeries(paths)
+    series: Series
+    with contain(f"the series {', '.join(map(shown, named[:3]))} cannot be listed"):
+        if len(named) == 1 and not is_there(paths[0]):
+            series = _on_hub(named[0], revisions)
+        elif len(named) == 1 and paths[0].is_dir() and not _is_checkpoint(paths[0]):
+            series = LocalSeries.of_folder(paths[0])
+        else:
+            series = LocalSeries(paths)
     if not series.members:
         reasons = "; ".join(note.text for note in series.notes[:3])
         if not reasons and paths[0].is_dir():

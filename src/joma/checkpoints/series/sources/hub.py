@@ -8,35 +8,51 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import huggingface_hub
-from huggingface_hub import HfApi, errors
-from huggingface_hub.hf_api import RepoFile
+from huggingface_hub import constants, errors
 
 from joma.checkpoints.effective import weights_in
 from joma.checkpoints.formats.shard import TensorEntry
-from joma.checkpoints.hub_words import in_words
 from joma.checkpoints.series.alike import signature
-from joma.checkpoints.series.members import Member, Note, in_lines
+from joma.checkpoints.series.members import LARGEST, Member, Note, in_lines
 from joma.checkpoints.series.names import place_of
 from joma.checkpoints.series.sources.files import is_plain_path, weight_files, why_none
 from joma.checkpoints.series.sources.local import LocalSeries
 from joma.checkpoints.series.sources.ranged import Header, holds, read_header, write_wanted
 from joma.checkpoints.series.sources.source import Series, Wanted, grouped
-from joma.checkpoints.series.sources.transport import ranged
-from joma.core.errors import InputError, JomaError, UnfinishedError
-from joma.core.files import Json, parse_json, storage_error, whole_file, write_text
+from joma.checkpoints.series.sources.transport import listing, ranged
+from joma.core.errors import InputError, JomaError, UnfinishedError, contain, shown
+from joma.core.files import LONGEST_CONFIG, Json, parse_json, storage_error, whole_file, write_text
 
 _LISTED_AT_ONCE = 8
 _SETTINGS = (".json", ".txt", ".model", ".jinja")
 _TOKENIZER = ("tokenizer.", "vocab.", "spiece.", "sentencepiece.")
 _SPARE_DISK = 64 << 20
+_MOST_FILES, _MOST_REVISIONS, _LONGEST_NAME = 100_000, 20_000, 300
+_HASH, _SHA256 = re.compile("[0-9a-f]{40}|[0-9a-f]{64}"), re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file as the hub lists it."""
+
+    size: int
+    small_hash: str
+    """Git's; of a large file it is that of a note."""
+    sha256: str
+    """Of a large file; empty for a small one."""
+    date: float
+    """Of its last change, seconds since 1970; NaN where none is told."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +63,12 @@ class _Remote:
     commit: str
     """What the revision was when it was listed: it may become another, and no file may be half of each."""
     folder: str
-    files: dict[str, RepoFile]
+    files: dict[str, _File]
 
     def hash_of(self, file: str) -> str:
         """SHA-256 of a large file, git's hash of a small one."""
         found = self.files[file]
-        return found.lfs.sha256 if found.lfs is not None else found.blob_id
+        return found.sha256 or found.small_hash
 
 
 class HubSeries(Series):
@@ -74,10 +90,8 @@ class HubSeries(Series):
         self._remote: dict[str, _Remote] = {}
         self._headers: dict[tuple[str, str], Header] = {}
         self._read_already: dict[str, bytes] = {}
-        self._api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
-        with in_words(name, None):
-            refs = self._api.list_repo_refs(name)
-        self._commits = {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
+        self._endpoint = os.environ.get("HF_ENDPOINT") or constants.ENDPOINT
+        self._commits = self._refs()
         wanted = [one for one in self._commits if place_of(one)] if only is None else list(only)
         if not wanted or any(one not in self._commits for one in wanted):
             self._add_folders("main", only)
@@ -90,20 +104,43 @@ class HubSeries(Series):
                     self._add(revision, revision, "", found)
         self.members = in_lines(self.members)
 
-    def _files(self, revision: str) -> dict[str, RepoFile]:
-        with in_words(self.name, revision):
-            commit = self._commits.get(revision, revision)
-            tree = self._api.list_repo_tree(self.name, revision=commit, recursive=True, expand=True)
-            return {one.path: one for one in tree if isinstance(one, RepoFile) and is_plain_path(one.path)}
+    def _refs(self) -> dict[str, str]:
+        """Branch or tag -> commit."""
+        with contain(f"the revisions that the hub lists of {self.name!r} cannot be read"):
+            commits: dict[str, str] = {}
+            for page in listing(self.name, None, f"{self._endpoint}/api/models/{self.name}/refs"):
+                told: Any = page
+                for ref in (*told["branches"], *told["tags"]):
+                    if len(str(ref["name"])) <= _LONGEST_NAME:
+                        commits[str(ref["name"])] = str(ref["targetCommit"])
+            if len(commits) > _MOST_REVISIONS:
+                raise UnfinishedError(
+                    f"the hub lists more than {_MOST_REVISIONS:,} revisions of {self.name!r}."
+                )
+            return commits
 
-    def _files_or_why(self, revision: str) -> dict[str, RepoFile] | str:
+    def _files(self, revision: str) -> dict[str, _File]:
+        commit = quote(self._commits.get(revision, revision), safe="")
+        url = f"{self._endpoint}/api/models/{self.name}/tree/{commit}?recursive=true&expand=true"
+        files: dict[str, _File] = {}
+        with contain(f"what the hub lists of {revision} cannot be read"):
+            for page in listing(self.name, revision, url):
+                told: Any = page
+                for entry in told:
+                    if entry["type"] == "file" and is_plain_path(entry["path"]):
+                        files[entry["path"]] = _listed(entry)
+                if len(files) > _MOST_FILES:
+                    raise UnfinishedError(f"the hub lists more than {_MOST_FILES:,} files in {revision}.")
+        return files
+
+    def _files_or_why(self, revision: str) -> dict[str, _File] | str:
         try:
             return self._files(revision)
         except JomaError as error:
             return str(error)
 
     def _add_folders(self, revision: str, only: Sequence[str] | None) -> None:
-        folders: dict[str, dict[str, RepoFile]] = {}
+        folders: dict[str, dict[str, _File]] = {}
         for path, file in self._files(revision).items():
             folder, _, plain = path.rpartition("/")
             folders.setdefault(folder, {})[plain] = file
@@ -111,7 +148,14 @@ class HubSeries(Series):
             if place_of(folder) and (only is None or folder in only):
                 self._add(folder, revision, folder, files)
 
-    def _add(self, name: str, revision: str, folder: str, files: dict[str, RepoFile]) -> None:
+    def _add(self, name: str, revision: str, folder: str, files: dict[str, _File]) -> None:
+        try:
+            with contain(f"{name} cannot be listed"):
+                self._add_listed(name, revision, folder, files)
+        except JomaError as error:
+            self.notes.append(Note("unreadable", name, str(error), lost=True))
+
+    def _add_listed(self, name: str, revision: str, folder: str, files: dict[str, _File]) -> None:
         place = place_of(name)
         if place is None:
             self.notes.append(Note("no member", name, f"{name} tells no step", lost=True))
@@ -120,10 +164,10 @@ class HubSeries(Series):
         if not weights:
             self.notes.append(Note("unreadable", name, f"{name} {why_none(list(files))}", lost=True))
             return
-        dates = [commit.date.timestamp() for w in weights if (commit := files[w].last_commit) is not None]
+        date = max((files[w].date for w in weights if not math.isnan(files[w].date)), default=math.nan)
+        member = Member(name, place, sum(files[w].size for w in weights), date)
         self._remote[name] = _Remote(revision, self._commits.get(revision, revision), folder, files)
-        size = sum(files[w].size for w in weights)
-        self.members.append(Member(name, place, size, max(dates, default=math.nan)))
+        self.members.append(member)
 
     def _weights(self, member: Member) -> list[str]:
         return weight_files([file for file in self._remote[member.name].files if "/" not in file])
@@ -165,7 +209,9 @@ class HubSeries(Series):
         remote, weights = self._remote[member.name], self._weights(member)
         folder = into / self.content(member)
         ranged = wanted is not None and weights[0].endswith(".safetensors")
-        need = self.to_fetch(member, wanted)
+        kind = weights[0].rpartition(".")[2]
+        beside = [file for file in remote.files if "/" not in file and self._goes_along(file, kind, ranged)]
+        need = self.to_fetch(member, wanted) + sum(remote.files[file].size for file in beside)
         try:
             into.mkdir(parents=True, exist_ok=True)
             free = shutil.disk_usage(into).free
@@ -176,8 +222,6 @@ class HubSeries(Series):
                 f"{member.name}: {need:,} bytes are to be fetched and {into} has room for {free:,}; free "
                 "some space, or choose another --out."
             )
-        kind = weights[0].rpartition(".")[2]
-        beside = [file for file in remote.files if "/" not in file and self._goes_along(file, kind, ranged)]
         for file in beside:
             self._download(member, file, folder / file)
         if not ranged or wanted is None:
@@ -213,7 +257,10 @@ class HubSeries(Series):
         files = self._remote[member.name].files
         if "config.json" not in files:
             return {}
-        key = files["config.json"].blob_id
+        key = files["config.json"].small_hash
+        if files["config.json"].size > LONGEST_CONFIG:
+            size = files["config.json"].size
+            raise InputError(f"{member.name}/config.json has {size:,} bytes, more than {LONGEST_CONFIG:,}.")
         if key not in self._read_already:
             self._read_already[key] = b"".join(
                 self._read(member, "config.json", 0, files["config.json"].size)
@@ -236,16 +283,16 @@ class HubSeries(Series):
         found = self._remote[member.name].files[file]
         if target.exists() and target.stat().st_size == found.size:
             return
-        if file == "config.json" and found.blob_id in self._read_already:
+        if file == "config.json" and found.small_hash in self._read_already:
             with whole_file(target) as temporary:
-                temporary.write_bytes(self._read_already[found.blob_id])
+                temporary.write_bytes(self._read_already[found.small_hash])
             return
         digest = hashlib.sha256()
         with whole_file(target) as temporary, open(temporary, "wb") as opened:
             for piece in self._read(member, file, 0, found.size):
                 digest.update(piece)
                 opened.write(piece)
-            if found.lfs is not None and digest.hexdigest() != found.lfs.sha256:
+            if found.sha256 and digest.hexdigest() != found.sha256:
                 raise UnfinishedError(
                     f"{member.name}/{file} arrived with another SHA-256 than the hub tells; run the same "
                     "command again."
@@ -254,7 +301,7 @@ class HubSeries(Series):
     def _read(self, member: Member, file: str, begin: int, end: int) -> Iterator[bytes]:
         remote = self._remote[member.name]
         path = f"{remote.folder}/{file}" if remote.folder else file
-        url = f"{self._api.endpoint}/{self.name}/resolve/{quote(remote.commit, safe='')}/{quote(path)}"
+        url = f"{self._endpoint}/{self.name}/resolve/{quote(remote.commit, safe='')}/{quote(path)}"
         return ranged(self.name, remote.revision, url, begin, end)
 
     def _cached(self, member: Member, *, whole: bool) -> Path | None:
@@ -282,6 +329,26 @@ class HubSeries(Series):
         if whole and words and not any((folder / file).exists() for file in words):
             return None
         return folder
+
+
+def _listed(entry: Mapping[str, Any]) -> _File:
+    """A file of a listing.
+
+    Raises:
+        InputError: a size or a hash that is none.
+    """
+    size, large, commit = entry["size"], entry.get("lfs"), entry.get("lastCommit")
+    if type(size) is not int or not 0 <= size <= LARGEST:
+        raise InputError(
+            f"the hub says that {shown(entry['path'])} has {shown(size)} bytes, which no file has"
+        )
+    small, sha256 = str(entry["oid"]), "" if large is None else str(large["oid"])
+    if not _HASH.fullmatch(small) or (large is not None and not _SHA256.fullmatch(sha256)):
+        raise InputError(f"the hub tells no hash of {shown(entry['path'])}")
+    date = math.nan
+    with contextlib.suppress(TypeError, KeyError, ValueError, OverflowError):  # none, or none of a calendar
+        date = datetime.fromisoformat(commit["date"]).timestamp() if commit else math.nan
+    return _File(size, small, sha256, date)
 
 
 def offline_series(name: str) -> LocalSeries:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from joma.checkpoints.series.members import Member, Note, counted_alike, in_line
 from joma.checkpoints.series.names import Place, is_no_member, place_of
 from joma.checkpoints.series.sources.files import why_none
 from joma.checkpoints.series.sources.source import Series, Wanted, grouped
-from joma.core.errors import InputError, JomaError, shown
+from joma.core.errors import InputError, JomaError, contain, shown
 from joma.core.files import is_there, parse_json, read_bytes
 
 _SAMPLES, _SAMPLE = 64, 4096
@@ -67,7 +68,7 @@ class LocalSeries(Series):
         for child in children:
             place = place_of(child.name) if inside is None else inside.get(child.name)
             if place is None:
-                if child.is_dir() and is_no_member(child.name) and not child.name.startswith("."):
+                if os.path.isdir(child) and is_no_member(child.name) and not child.name.startswith("."):
                     series.notes.append(
                         Note("no member", child.name, f"{child.name} is no member of a series")
                     )
@@ -85,9 +86,12 @@ class LocalSeries(Series):
 
     def _add(self, name: str, path: Path, place: Place | None = None) -> None:
         try:
-            self._add_there(name, path, place or place_of(name))
-        except FileNotFoundError:  # a Trainer that keeps the last few has removed it meanwhile
-            self.notes.append(Note("unreadable", name, f"{name} is gone", lost=True))
+            with contain(f"{name} cannot be listed"):
+                self._add_there(name, path, place or place_of(name))
+        except JomaError as error:
+            # A Trainer that keeps the last few may have removed it meanwhile.
+            text = f"{name} is gone" if isinstance(error.__cause__, FileNotFoundError) else str(error)
+            self.notes.append(Note("unreadable", name, text, lost=True))
 
     def _add_there(self, name: str, path: Path, place: Place | None) -> None:
         if place is None and not is_no_member(name):
@@ -122,7 +126,7 @@ class LocalSeries(Series):
                     digest.update(f"{file.name} {file.stat().st_mtime_ns}".encode())
                     digest.update(self._samples(file))
             except OSError as error:
-                raise InputError(f"{member.name} cannot be read: {error.strerror}.") from error
+                raise InputError(f"{member.name} cannot be read: {error.strerror or error}.") from error
             self._contents[member.name] = digest.hexdigest()[:24]
         return self._contents[member.name]
 

@@ -11,6 +11,7 @@ import pandas as pd
 from joma.checkpoints.adapters import open_weights
 from joma.checkpoints.series.members import Member
 from joma.checkpoints.series.sources.source import Series
+from joma.core.errors import contain
 from joma.core.progress import Progress
 from joma.instruments.track import TrackRun
 from joma.instruments.track.measuring.reading import DETAILS, text_tables
@@ -52,15 +53,18 @@ def compute(progress: Progress, calls: dict[str, Callable[[Progress], pd.DataFra
 
 
 def _weights(path: Path, layers: Sequence[int] | None, progress: Progress) -> pd.DataFrame:
-    return weights_table(open_weights(path), layers)
+    with contain(f"{path.name} cannot be measured"):
+        return weights_table(open_weights(path), layers)
 
 
 def _changes(
     path: Path, earlier: Sequence[tuple[str, Path]], layers: Sequence[int] | None, progress: Progress
 ) -> pd.DataFrame:
-    others = [(name, open_weights(one)) for name, one in earlier]
-    return changes_table(open_weights(path), others, layers)
+    with contain(f"{path.name} cannot be measured"):
+        others = [(name, open_weights(one)) for name, one in earlier]
+        return changes_table(open_weights(path), others, layers)
 
 
 def _text(settings: TrackRun, path: Path, progress: Progress) -> pd.DataFrame:
-    return on_text(settings, path)[VALUES]
+    with contain(f"{path.name} cannot read the text"):
+        return on_text(settings, path)[VALUES]

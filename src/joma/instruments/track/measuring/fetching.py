@@ -42,6 +42,10 @@ class Fetched:
         self.ahead(member)
         return self._coming[member.name].result()
 
+    def is_there(self, member: Member) -> bool:
+        """False where it was removed since it was listed, as a trainer does that keeps the last few."""
+        return self._series.distant or self.path(member).exists()
+
     def checkpoint(self, member: Member) -> Checkpoint:
         """Its tensors, once it has come."""
         if member.name not in self._open:

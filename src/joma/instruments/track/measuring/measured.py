@@ -24,7 +24,7 @@ from joma.checkpoints.omissions import OMITTED
 from joma.checkpoints.series.members import Member, Note, lines, notes_on, select
 from joma.checkpoints.series.sources.find import find_series
 from joma.checkpoints.series.sources.source import Series, kept_of
-from joma.core.errors import InputError, JomaError
+from joma.core.errors import DiskFullError, InputError, JomaError, RunDirectoryError, contain
 from joma.core.files import Json, is_there, user_path
 from joma.core.memory import hand_back
 from joma.instruments.track import TrackRun
@@ -56,11 +56,12 @@ def measure_one(settings: TrackRun, path: Path) -> None:
         on_text(settings, path)
 
 
-def _unreadable(member: Member, error: JomaError) -> Note:
-    text = str(error)
-    return Note(
-        "unreadable", member.name, text if member.name in text else f"{member.name}: {text}", lost=True
-    )
+def _date(seconds: float) -> str:
+    """In ISO format; empty where no clock tells of it, or where it is no year of a calendar."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 @dataclass
@@ -133,11 +134,10 @@ class Measured:
         readable = []
         signatures = {}
         for member in chosen:
-            try:
+            with self._alone(member):
+                found.content(member)
                 signatures[member.name] = self._shapes(found, member)
                 readable.append(member)
-            except JomaError as error:
-                self.notes.append(_unreadable(member, error))
         known = [one for one in signatures.values() if one]
         usual = max(known, key=known.count, default="")
         for member in readable:
@@ -157,6 +157,23 @@ class Measured:
             text = f"{', '.join(one.name for one in group)} are the same bytes; they count once, {count}"
             self.notes.append(Note("identical", once[0], text))
         return [member for member in readable if member.name not in self.same_as]
+
+    @contextmanager
+    def _alone(self, member: Member, kind: str = "unreadable", words: str = "") -> Iterator[None]:
+        """Whatever goes wrong around one checkpoint is noted, and costs that checkpoint alone.
+
+        What goes wrong where the results are written concerns all of them, and is raised.
+        """
+        try:
+            with contain(f"{member.name} cannot be measured"):
+                yield
+        except (DiskFullError, RunDirectoryError):
+            raise
+        except JomaError as error:
+            text = str(error)
+            if words or member.name not in text:
+                text = f"{member.name}{words}: {text}"
+            self.notes.append(Note(kind, member.name, text, lost=True))
 
     def _shapes(self, found: Series, member: Member) -> str:
         """Names and shapes; where looking costs a transfer, it is looked once."""
@@ -188,30 +205,39 @@ class Measured:
         pairs = [*pairwise(line), (line[-1], None)]
         label = f"checkpoints {self.series}" if self.settings.against else "checkpoints"
         for member, following in self.parts.progress.track(pairs, label, total=len(pairs)):
-            earlier = [("previous", before[-1]), ("first", before[0])] if before else []
-            earlier = [(name, one) for name, one in earlier if one not in gone]
             last = before[-1] if before else None
-            try:
-                kept = self._kept(found, member, last, gone)
-                if kept is not None:
-                    self._take(kept)
-                    before.append(member)
-                    continue
-                tables = self._weights(found, member, earlier, following, fetched)
-            except JomaError as error:
-                self.notes.append(_unreadable(member, error))
+            new = None
+            with self._alone(member):
+                new = self._kept(found, member, last, gone)
+                if new is None:
+                    earlier = [("previous", before[-1]), ("first", before[0])] if before else []
+                    earlier = [(name, one) for name, one in earlier if one not in gone]
+                    new = self._measure(found, member, last, earlier, following, fetched)
+                    if len(before) > 1:
+                        fetched.done(before[-1])
+            if new is None:
                 fetched.done(member)
-                continue
-            details = self._text(found, member, fetched) if self.settings.reads_text else {}
-            tables += [table for name, table in details.items() if name == "values"]
-            pieces = {name: (member, last, [table]) for name, table in details.items() if name != "values"}
-            self._take(Kept(found.content(member), (member, last, tables), pieces))
-            hand_back()
-            if len(before) > 1:
-                fetched.done(before[-1])
-            before.append(member)
+            else:
+                self._take(new)
+                before.append(member)
         for member in before[:1] + before[-1:]:
             fetched.done(member)
+
+    def _measure(
+        self,
+        found: Series,
+        member: Member,
+        last: Member | None,
+        earlier: Sequence[tuple[str, Member]],
+        following: Member | None,
+        fetched: Fetched,
+    ) -> Kept:
+        tables = self._weights(found, member, earlier, following, fetched)
+        details = self._text(found, member, fetched) if self.settings.reads_text else {}
+        tables += [table for name, table in details.items() if name == "values"]
+        pieces = {name: (member, last, [table]) for name, table in details.items() if name != "values"}
+        hand_back()
+        return Kept(found.content(member), (member, last, tables), pieces)
 
     def _kept(
         self, found: Series, member: Member, last: Member | None, gone: Sequence[Member]
@@ -245,8 +271,11 @@ class Measured:
 
         tables = [self.parts.part(f"weights-{key}", lambda: weights_table(here(), layers, self.rooms))]
         if self.settings.changes:
+            # A trainer that keeps the last few may have removed one meanwhile.
+            earlier = [(name, one) for name, one in earlier if fetched.is_there(one)]
             others = [found.content(one)[:16] for _, one in earlier]
-            tables.append(self.parts.part("-".join(["changes", key, *others]), changed))
+            with self._alone(member, "changes", ": its changes cannot be measured"):
+                tables.append(self.parts.part("-".join(["changes", key, *others]), changed))
         return tables
 
     def _take(self, kept: Kept) -> None:
@@ -261,12 +290,9 @@ class Measured:
         key = found.content(member)[:16] + self._words
         details = [name for name in self.settings.sections if name in DETAILS]
         names = {name: f"text-{key}{'' if name == 'values' else f'-{name}'}" for name in ("values", *details)}
-        try:
+        with self._alone(member, "text", " cannot read the text"):
             return self.parts.several(names, lambda: on_text(self.settings, fetched.path(member)))
-        except JomaError as error:
-            text = f"{member.name} cannot read the text: {error}"
-            self.notes.append(Note("text", member.name, text, lost=True))
-            return {}
+        return {}
 
     @cached_property
     def _words(self) -> str:
@@ -285,7 +311,6 @@ class Measured:
 
     def _row(self, member: Member) -> dict[str, Json]:
         measured = {one.name for one, *_ in self.values}
-        dated = datetime.fromtimestamp(member.date, UTC).isoformat() if np.isfinite(member.date) else ""
         return {
             "series": self.series,
             "checkpoint": member.name,
@@ -293,7 +318,7 @@ class Measured:
             "step": member.place.step,
             "unit": member.place.unit,
             "tokens": np.nan if member.place.tokens is None else member.place.tokens,
-            "date": dated,
+            "date": _date(member.date),
             "bytes": member.size,
             "same_as": self.same_as.get(member.name, ""),
             "measured": member.name in measured,
