@@ -55,7 +55,8 @@ def encoded(handler: Handler, chance: random.Random) -> None:
 def whole_for_a_part(handler: Handler, chance: random.Random) -> None:
     begin, end = _asked(handler)
     if begin == 0:
-        return status(handler, chance)
+        status(handler, chance)
+        return
     _send(handler, 200, {}, chance.randbytes(min(end - begin, 1 << 16)))
 
 

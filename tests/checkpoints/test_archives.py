@@ -40,7 +40,7 @@ def weight() -> Tensor:
 @pytest.mark.parametrize("how", [DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_a_compressed_archive_is_refused(record: str, how: int, weight: Tensor, tmp_path: Path) -> None:
     path = packed(tmp_path / "a.pt", {f"{UP}.weight": weight}, {record: how})
-    with pytest.raises(InputError, match="is compressed, and torch.save compresses nothing"):
+    with pytest.raises(InputError, match=r"is compressed, and torch\.save compresses nothing"):
         ranks(path)
 
 

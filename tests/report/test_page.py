@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import image
+from PIL import Image
 
 import toy
-from joma.core.errors import InputError
+from joma.core.errors import InputError, RunDirectoryError
 from joma.report.page import format_number, write_report
 from joma.report.pictures import LARGEST, embedded
 from joma.runs.directory import run_experiment
@@ -119,6 +120,21 @@ def test_figures_are_small_and_links_are_not_followed(tmp_path: Path) -> None:
     lines = embedded(tmp_path / "lines.png")
     assert lines is not None
     assert len(lines) <= LARGEST + 30
+    for name, content in (
+        ("text.png", b"no picture"),
+        ("cut.png", (tmp_path / "loud.png").read_bytes()[:5000]),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(RunDirectoryError, match=rf"{name} is damaged \(it is no picture that joma draws"):
+            embedded(tmp_path / name)
+    with open(tmp_path / "sparse.png", "wb") as opened:
+        opened.truncate(3 << 30)
+    with pytest.raises(InputError, match=r"sparse\.png has 3,221,225,472 bytes, more than 50,000,000"):
+        embedded(tmp_path / "sparse.png")
+    bomb = Image.new("1", (20_000, 20_000))
+    bomb.save(tmp_path / "bomb.png")
+    with pytest.raises(RunDirectoryError, match="20000 times 20000 pixels"):
+        embedded(tmp_path / "bomb.png")
     (tmp_path / "figure.png").symlink_to(tmp_path / "lines.png")
     assert embedded(tmp_path / "figure.png") is None
     assert embedded(tmp_path / "none.png") is None

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -13,6 +18,7 @@ import yaml
 import toy
 from joma.core.errors import DivergenceError, InputError, RunDirectoryError, UnfinishedError
 from joma.core.files import whole_file, write_text
+from joma.core.progress import Progress
 from joma.runs.directory import find_runs, read_run, run_experiment, write_claims
 from joma.runs.parts import RunProgress
 
@@ -239,6 +245,53 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(
         temporary.write_text("new" * 10_000)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growing(toy.Toy):
+    """One part more each time."""
+
+    grows: ClassVar[bool] = True
+    lengths: ClassVar[list[int]] = []
+
+    def run(self, progress: Progress) -> dict[str, pd.DataFrame]:
+        self.lengths.append(len(self.lengths) + 1)
+        tables = {"counts": pd.DataFrame({"value": np.arange(float(self.lengths[-1]))})}
+        return {**tables, "even": tables["counts"]} if self.lengths[-1] % 2 == 0 else tables
+
+
+def test_what_has_grown_takes_the_place_of_what_it_was_or_leaves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full at the first write, the second, ...; at last nothing is in the way."""
+    Growing.lengths.clear()
+    old = run_experiment(Growing(), tmp_path / "run")
+    for writes in range(50):
+        left = iter(range(writes))
+
+        def sync(file: int, left: Iterator[int] = left) -> None:
+            if next(left, None) is None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", sync)
+            try:
+                new = run_experiment(Growing(), tmp_path / "run")
+                break
+            except UnfinishedError as error:
+                assert "is full" in str(error)
+        found = read_run(tmp_path / "run")
+        assert found.claims == old.claims
+        assert found.settings == old.settings
+        assert {name: len(table) for name, table in found.tables.items()} == {"counts": 1}
+    assert writes > 3
+    assert len(new.tables["counts"]) == Growing.lengths[-1] > 1
+    assert set(new.tables) == ({"counts", "even"} if Growing.lengths[-1] % 2 == 0 else {"counts"})
+    again = run_experiment(Growing(), tmp_path / "run")
+    assert len(again.tables["counts"]) == len(new.tables["counts"]) + 1
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert not any(name.startswith((".grown", ".writing")) for name in names)
+    assert ("even.parquet" in names) == ("even" in again.tables)
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -121,6 +122,35 @@ def test_each_cell_is_a_run_of_its_own_and_is_found_again(tmp_path: Path) -> Non
     assert not list(folder.glob(".*"))
     tables = tables_of(cells, folder)["counts"]
     assert [table["value"].iloc[-1] for table in tables] == [2.0, 2 + 1 / 7, 4.0, 4 + 1 / 7]
+
+
+def test_cells_that_are_not_what_was_computed_are_named(tmp_path: Path) -> None:
+    """Two that changed places, two whose tables did, one edited: the others count, and come out the same."""
+    cells = cells_of(Counting(sizes=(1, 2, 3), seeds=2), {})
+    folder = tmp_path / "run" / "cells"
+    progress = RunProgress(tmp_path / "run", quiet=True)
+    compute_cells(cells, folder, progress, "counting")
+    places = [folder / key(cell) for cell in cells]
+
+    def swap(one: Path, other: Path) -> None:
+        one.rename(tmp_path / "aside")
+        other.rename(one)
+        (tmp_path / "aside").rename(other)
+
+    swap(places[0], places[1])
+    swap(places[2] / "counts.parquet", places[3] / "counts.parquet")
+    table = pd.read_parquet(places[4] / "counts.parquet")
+    table.assign(value=table["value"] + 1).to_parquet(places[4] / "counts.parquet")
+    status = compute_cells(cells, folder, progress, "counting")
+    assert status["status"].tolist() == [*["failed"] * 5, "done"]
+    for place, error in zip(places, status["error"], strict=True):
+        words = f"delete the cell's directory, {place}, and the same command computes it again"
+        assert (words in error) == (place != places[5])
+    assert "was run with " in status["error"][0]
+    assert "its content is not what the run wrote" in status["error"][4]
+    for place in places[:5]:
+        shutil.rmtree(place)
+    assert (compute_cells(cells, folder, progress, "counting")["status"] == "done").all()
 
 
 def test_failed_cells_are_rows_with_their_error(tmp_path: Path) -> None:

@@ -41,10 +41,12 @@ def _opaque(path: Path) -> Image.Image:
     """Without its transparency, and without what was read of it: each is tens of MB.
 
     Raises:
-        RunDirectoryError: it is no picture, or one too large.
+        InputError: it has too many bytes.
+        RunDirectoryError: it is no picture, or has too many pixels.
     """
+    content = read_bytes(path, LARGEST_FILE)
     try:
-        with Image.open(io.BytesIO(read_bytes(path, LARGEST_FILE))) as opened:
+        with Image.open(io.BytesIO(content)) as opened:
             if opened.width * opened.height > MOST_PIXELS:
                 raise ValueError(f"it has {opened.width} times {opened.height} pixels")
             return opened.convert("RGB")

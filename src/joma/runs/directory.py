@@ -213,7 +213,7 @@ def _finish(job: Job, directory: Path, description: Description, tables: Mapping
 
 
 def _replace(directory: Path, grown: Path) -> None:
-    """Put the files of a grown run in the place of the old ones: renamed, which takes no room; claims last."""
+    """Put the files of a grown run in the place of the old ones, by renaming; the claims come last."""
     new = sorted(grown.iterdir(), key=lambda path: path.name == _CLAIMS)
     old = [f"{name}.parquet" for name in (read_description(directory) or {}).get("tables", [])]
     for path in new:

@@ -70,7 +70,7 @@ class _CellProgress(RunProgress):
 
 
 def check_cell(cell: Job, directory: Path) -> None:
-    """Raises RunDirectoryError unless the directory holds this cell, with the tables that it was written with."""
+    """Raises RunDirectoryError unless the directory holds this cell, and its tables as they were written."""
     try:
         check_identity(
             directory, describe(cell, "", {}), {n: f.default for n, f in cell.fields().items()}, cell.free
