@@ -3,9 +3,9 @@
 And series with one hostile member, and hubs that lie about one (``attacks.py``): no wrong number, and no more
 than 200 MB of memory above the honest series.
 
-``python tests/fuzz.py [COMMAND_LINES] [FILES] [SEED] [ATTACKS]`` prints what went wrong, and ends with status 1
-if anything did; so many ATTACKS are drawn of either kind. Every call runs in this process, with an alarm at 20
-seconds.
+``python tests/fuzz.py [COMMAND_LINES] [FILES] [SEED] [ATTACKS]`` prints what went wrong, and ends with status
+1 if anything did; so many ATTACKS are drawn of either kind. Every call runs in this process, with an alarm at
+20 seconds.
 """
 
 from __future__ import annotations
@@ -245,8 +245,7 @@ def attacked(number: int, seed: int) -> int:
                 print(ascii(said), flush=True)
     taken = peak() - good
     print(
-        f"{number} hostile members, {number} false answers: {wrong} went wrong, {taken:.0f} MB above the good "
-        "case"
+        f"{number} hostile members, {number} false answers: {wrong} went wrong, {taken:.0f} MB above the good"
     )
     return wrong + (taken > ROOM)
 

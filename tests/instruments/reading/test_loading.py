@@ -120,8 +120,9 @@ def test_unknown_devices_and_types_are_refused(folder: Path) -> None:
         load_model(folder, dtype="int8")
     with pytest.raises(InputError, match="device 'gpu' is not here"):
         load_model(folder, device="gpu")
-    with pytest.raises(InputError, match="device 'meta' is not here"):
-        load_model(folder, device="meta")
+    for device in ("meta", "privateuseone"):
+        with pytest.raises(InputError, match=f"device '{device}' is not here"):
+            load_model(folder, device=device)
     with pytest.raises(InputError, match="is for models on the hub"):
         resolve(folder, "main")
     with pytest.raises(InputError, match="names the revision 'a'"):
