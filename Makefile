@@ -25,6 +25,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# Hostile members of a series, false answers of a hub: no wrong number, no hang, no memory.
 # Random command lines and hostile files: no traceback, no hang, no defect.
 fuzz: $(VENV)/.installed-dev
 	$(BIN)/python tests/fuzz.py
