@@ -1,4 +1,4 @@
-"""Measure what commands cost, and keep it in src/joma/core/costs.json, which ``joma list`` and every help show.
+"""Measure what commands cost, and keep it in src/joma/experiments/costs.json, which ``joma list`` and every help show.
 
 ``python docs/costs.py NAME ...`` runs these experiments with the preset ``quick``, and, of the names
 ``probe``, ``neurons``, ``track`` and ``weights``, the command on a model of 135 million random weights. What
@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from joma.core.costs import TOKENS
+from joma.experiments.costs import TOKENS
 from joma.experiments import catalog
 
-FILE = Path(__file__).parents[1] / "src" / "joma" / "core" / "costs.json"
+FILE = Path(__file__).parents[1] / "src" / "joma" / "experiments" / "costs.json"
 LENGTH = 512
 
 

@@ -29,11 +29,11 @@ import hub_lies
 from hub_server import serve
 from joma.checkpoints.series.sources import transport
 from joma.core.errors import JomaError
+from joma.core.printing import harmless
 from joma.instruments.reading.settings import Reading
 from joma.instruments.track import TrackRun
 from joma.instruments.track.measuring.measured import Measured
 from joma.instruments.track.measuring.parts import Parts
-from joma.printing import harmless
 from joma.runs.parts import RunProgress
 from joma.runs.tables import write_table
 

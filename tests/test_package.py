@@ -36,9 +36,12 @@ def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
     (wheel,) = dist.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"joma", wheel.name.rsplit("-", 3)[0] + ".dist-info"}
-    assert {"joma/__init__.pyi", "joma/py.typed", "joma/core/costs.json", "joma/report/page.html"} <= set(
-        names
-    )
+    assert {
+        "joma/__init__.pyi",
+        "joma/py.typed",
+        "joma/experiments/costs.json",
+        "joma/report/page.html",
+    } <= set(names)
     assert not [name for name in names if re.search(r"test|\.pyc$|/docs/|stored", name)]
 
 

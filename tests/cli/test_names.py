@@ -18,8 +18,8 @@ import attacks
 import joma
 import toy
 from command_line import called
+from joma.core.printing import harmless, one_line_of
 from joma.core.progress import Progress
-from joma.printing import harmless, one_line_of
 from joma.runs.directory import run_experiment
 
 EVIL = "\x1b[31m\x1b]0;owned\x07\r\u202e\u2028\x9b\nFORGED: all is well"

@@ -10,8 +10,8 @@ from typing import NoReturn
 
 from joma.cli.commands import COMMANDS
 from joma.core.errors import InputError, JomaError, nearest, one_line, shown
+from joma.core.printing import harmless_output
 from joma.core.version import __version__, commit
-from joma.printing import harmless_output
 
 _USAGE = (
     "usage: joma COMMAND [options]\n\n"

@@ -10,11 +10,11 @@ import pandas as pd
 
 from joma.cli.words.options import MonitorOptions
 from joma.core.errors import InputError
+from joma.core.printing import one_line_of
 from joma.instruments.monitor.folder import read_facts, read_messages, read_state, read_table
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.measures.change.detector import LEARNING, SETTLING, fewest_looks
 from joma.measures.change.e_detector import threshold
-from joma.printing import one_line_of
 
 _SECONDS = 5.0
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from tqdm import tqdm
 
 from joma.core.errors import JomaError, UnfinishedError
+from joma.core.printing import one_line_of, unescaped
 from joma.core.threads import limited, usable_cores
-from joma.printing import one_line_of, unescaped
 
 if TYPE_CHECKING:
     import pandas

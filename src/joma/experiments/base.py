@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from joma.core.costs import in_words, measured
 from joma.core.errors import InputError, nearest, shown
 from joma.core.settings import Value
+from joma.experiments.costs import in_words, measured
 from joma.runs.job import Job
 
 

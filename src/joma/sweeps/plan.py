@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from joma.core.costs import in_words
 from joma.core.errors import JomaError, UnfinishedError
 from joma.core.files import Json
 from joma.core.progress import Lost
 from joma.core.settings import Value, as_text
 from joma.core.threads import limited, usable_cores
+from joma.experiments.costs import in_words
 from joma.runs.executors.processes import local_processes
 from joma.runs.job import Job
 from joma.runs.parts import CELLS

@@ -8,8 +8,8 @@ from joma.cli.words.arguments import Grammar
 from joma.cli.words.config import configured
 from joma.cli.words.options import InstrumentOptions, JobCall, TrackOptions, divided, together
 from joma.cli.words.piped import PIPED, piped_text
-from joma.core.costs import TOKENS, all_measured, in_words
 from joma.core.files import user_path
+from joma.experiments.costs import TOKENS, all_measured, in_words
 from joma.instruments.catalog import INSTRUMENTS
 
 _COSTS = {

@@ -7,12 +7,12 @@ from importlib import resources
 
 import pytest
 
-from joma.core.costs import all_measured, in_words, measured
 from joma.experiments import catalog
+from joma.experiments.costs import all_measured, in_words, measured
 
 
 def test_what_is_stored_is_measured_of_what_there_is() -> None:
-    stored = json.loads(resources.files("joma.core").joinpath("costs.json").read_text("utf-8"))
+    stored = json.loads(resources.files("joma.experiments").joinpath("costs.json").read_text("utf-8"))
     assert set(stored) == {"experiments", "instruments", "machine"}
     assert set(stored["experiments"]) <= set(catalog.names())
     assert set(stored["instruments"]) == {"probe", "weights", "track", "neurons"}

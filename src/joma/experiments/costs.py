@@ -22,7 +22,7 @@ def measured(experiment: str) -> float | None:
 @cache
 def all_measured(kind: str) -> dict[str, float]:
     """Name -> processor seconds of ``experiments`` or ``instruments``; of the ``machine`` its ``loop``."""
-    content = resources.files("joma.core").joinpath("costs.json").read_text("utf-8")
+    content = resources.files("joma.experiments").joinpath("costs.json").read_text("utf-8")
     found: dict[str, float] = json.loads(content).get(kind, {})
     return found
 
