@@ -84,6 +84,11 @@ def first_line(error: BaseException) -> str:
     return text.splitlines()[0][:200].rstrip(" .") if text else type(error).__name__
 
 
+def words_of(error: Exception) -> str:
+    """An error as another message quotes it: joma's own words, or what Python calls it."""
+    return str(error) if isinstance(error, JomaError) else f"{type(error).__name__}: {error}"
+
+
 def shown(value: object, most: int = 80) -> str:
     """A value as an error names it: its repr, cut in the middle where it is long."""
     try:

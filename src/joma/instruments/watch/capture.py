@@ -59,6 +59,8 @@ class Observer:
     """Where the operation that runs is."""
     active: Callable[[], bool] = lambda: True
     """Whether what is computed now is to be seen."""
+    failed: Callable[[Exception], None] | None = None
+    """Told what went wrong in the watching itself, which must not end the model's pass; None: it is raised."""
 
 
 class AttentionMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -96,12 +98,36 @@ class AttentionMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if kind == "flex" and isinstance(result, tuple):
                 self.lineage.follow("aten::scaled_dot_product_attention", args[:1], result[0])
             return result
-        copy = self._before(kind, func, args, kwargs)
+        copy: Tensor | None = None
+        try:
+            copy = self._before(kind, func, args, kwargs)
+        except Exception as error:
+            self._fail(error)
         result = func(*args, **kwargs)
+        try:
+            self._after(kind, func, args, kwargs, result, copy)
+        except Exception as error:
+            self._fail(error)
+        return result
+
+    def _fail(self, error: Exception) -> None:
+        if self.observer.failed is None:
+            raise error
+        self.observer.failed(error)
+
+    def _after(
+        self,
+        kind: str,
+        func: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        copy: Tensor | None,
+    ) -> None:
         given = (*args, *kwargs.values())
         product = self.lineage.follow(func._schema.name, given, result)
         if not self.observer.active():
-            return result
+            return
         if kind == "plain" or kind == "product":
             if self.candidates:
                 with unobserved():
@@ -110,7 +136,6 @@ class AttentionMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.observer.report.opaque(str(func), "an operation that cannot be opened")
         else:
             self._attention(kind, func, args, kwargs, result, copy)
-        return result
 
     def _before(
         self, kind: str, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -6,8 +6,9 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from joma.core.errors import InputError
 from joma.instruments.reading.remarks import no_remark_on_hooks
 from joma.instruments.watch.call import AttentionCall
+from joma.instruments.watch.hooks import uncopied
 from joma.instruments.watch.lineage import Lineage
 
 Argument = Tensor | bool | int | float | str | None
@@ -208,6 +210,7 @@ class Owners:
         model: nn.Module,
         started: Callable[[nn.Module], None],
         ended: Callable[[], None],
+        failed: Callable[[Exception], None],
         lineage: Lineage,
     ) -> None:
         self.names = {
@@ -215,12 +218,13 @@ class Owners:
             for name, module in model.named_modules()
         }
         self.model = model
-        self.started, self.ended = started, ended
+        self.started, self.ended, self.failed = started, ended, failed
         self.lineage = lineage
         self.running: list[_Running] = []
         self.streams: list[_Stream] = []
         self.entered: dict[str, nn.Module] = {}
         self._handles: list[RemovableHandle] = []
+        self._uncopied = ExitStack()
         self._thread = 0
 
     def attach(self) -> None:
@@ -239,13 +243,15 @@ class Owners:
         }
         for module in self.model.modules():
             if id(module) not in sealed and (places := _mask_places(module)):
-                hook = _PaddingHook(self, places)
-                self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+                hook = partial(self._told, places)
+                register = partial(nn.Module.register_forward_pre_hook, hook=hook, with_kwargs=True)
+                self._uncopied.enter_context(uncopied(module, register))
 
     def detach(self) -> None:
         """Take every hook out again."""
         for handle in self._handles:
             handle.remove()
+        self._uncopied.close()
         self._handles = []
         self.running = []
 
@@ -263,10 +269,14 @@ class Owners:
         name = self.names.get(id(module))
         if name is None or not self.here:
             return
-        if not self.running:
-            self.streams = []
-            self.started(module)
-        shapes = _shapes(args)
+        shapes: set[tuple[int, ...]] = set()
+        try:
+            if not self.running:
+                self.streams = []
+                self.started(module)
+            shapes = _shapes(args)
+        except Exception as error:  # the model's own pass goes on
+            self.failed(error)
         for running in self.running[-1:]:
             running.shapes |= shapes
         self.running.append(_Running(name, module, shapes=shapes))
@@ -279,8 +289,37 @@ class Owners:
         while self.running:
             if self.running.pop().module is module:
                 break
-        if not self.running:
-            self.ended()
+        try:
+            if not self.running:
+                self.ended()
+        except Exception as error:
+            self.failed(error)
+
+    def _told(
+        self,
+        places: Iterable[str],
+        module: nn.Module,
+        args: tuple[Argument, ...],
+        kwargs: dict[str, Argument],
+    ) -> None:
+        """Note the padding masks that a module is given under these names, by name or position."""
+        if not self.here or not self.running or self.running[-1].module is not module:
+            return
+        running = self.running[-1]
+        given = {**dict(zip(parameters_of(type(module)), args, strict=False)), **kwargs}
+        try:
+            running.shapes |= _shapes(given.values())
+            for name in places:
+                mask = given.get(name)
+                if not isinstance(mask, Tensor) or mask.ndim != 2:
+                    continue
+                rows = _kept(mask.detach(), name in _KEPT_ROWS)
+                tokens = _tokens_of(name, given)
+                if tokens is not None and not bool(rows.all()):
+                    sources = self.lineage.of(tokens).sources
+                    running.paddings.append(_Padding(rows, sources, _length(tokens, rows)))
+        except Exception as error:
+            self.failed(error)
 
     def place(self) -> Place:
         """The innermost running module that is more than a softmax or a dropout, and those around it."""
@@ -322,39 +361,9 @@ def parameters_of(kind: type[nn.Module]) -> tuple[str, ...]:
     return _signatures[kind]
 
 
-def _mask_places(module: nn.Module) -> dict[str, int]:
+def _mask_places(module: nn.Module) -> list[str]:
     parameters = parameters_of(type(module))
-    return {name: parameters.index(name) for name in (*_KEPT_ROWS, *_PADDED_ROWS) if name in parameters}
-
-
-@dataclass(frozen=True)
-class _PaddingHook:
-    """Notes the padding masks that a module is given at these places, by name or position."""
-
-    owners: Owners
-    places: dict[str, int]
-
-    def __call__(self, module: nn.Module, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
-        owners = self.owners
-        if not owners.here or not owners.running or owners.running[-1].module is not module:
-            return
-        running = owners.running[-1]
-        given = {**dict(zip(parameters_of(type(module)), args, strict=False)), **kwargs}
-        running.shapes |= _shapes(given.values())
-        for name in self.places:
-            mask = given.get(name)
-            if not isinstance(mask, Tensor) or mask.ndim != 2:
-                continue
-            rows = _kept(mask.detach(), name in _KEPT_ROWS)
-            tokens = _tokens_of(name, given)
-            if tokens is not None and not bool(rows.all()):
-                sources = owners.lineage.of(tokens).sources
-                running.paddings.append(_Padding(rows, sources, _length(tokens, rows)))
-
-    def __reduce__(self) -> tuple[Callable[..., None], tuple[nullcontext[None], str]]:
-        # A model that is copied or pickled while it is watched takes this along, which does nothing at all
-        # and is found wherever Python is.
-        return getattr, (nullcontext(), "__exit__")
+    return [name for name in (*_KEPT_ROWS, *_PADDED_ROWS) if name in parameters]
 
 
 def _blocks(rows: Tensor, call: AttentionCall) -> Tensor | None:

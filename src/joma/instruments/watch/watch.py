@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from joma.core.errors import InputError
+from joma.core.errors import InputError, words_of
 from joma.core.tables import frame_html
 from joma.instruments.watch import registry
 from joma.instruments.watch.call import AttentionCall
@@ -130,7 +130,7 @@ class Watch:
         self.step = 0
         self._model_name = type(model).__name__
         self._lineage = Lineage((*model.parameters(), *model.buffers()))
-        self._owners = Owners(model, self._pass_started, self._pass_ended, self._lineage)
+        self._owners = Owners(model, self._pass_started, self._pass_ended, self._fail, self._lineage)
         self._mode: AttentionMode | None = None
         self._records: list[Record] = []
         self._coverage = Coverage()
@@ -140,6 +140,8 @@ class Watch:
         self._suppressed = 0
         self._depth = 0
         self._stack: ExitStack | None = None
+        self._failure = ""
+        """What went wrong in the watching itself; from there on nothing is watched."""
 
     def __repr__(self) -> str:
         seen = len({record.module for record in self._records})
@@ -159,7 +161,8 @@ class Watch:
             registry.add_observer(self)
             stack.callback(registry.remove_observer, self)
             report = Report(self._measure, self._exclude, self._opaque)
-            self._mode = AttentionMode(Observer(report, self._owners.place, self._active), self._lineage)
+            observer = Observer(report, self._owners.place, self._active, self._fail)
+            self._mode = AttentionMode(observer, self._lineage)
             stack.callback(self._pass_ended)
             stack.enter_context(MODES.entered(self._mode))
             self._stack = stack.pop_all()
@@ -188,8 +191,12 @@ class Watch:
         if self._mode is not None:
             self._mode.candidates.flush()
 
+    def _fail(self, error: Exception) -> None:
+        """The model's own pass goes on; ``table`` raises."""
+        self._failure = self._failure or words_of(error)
+
     def _active(self) -> bool:
-        return not self._suppressed and self._owners.here
+        return not self._failure and not self._suppressed and self._owners.here
 
     def _asked_for(self, name: str) -> bool:
         return self.layers is None or self.layers(name)
@@ -229,8 +236,7 @@ class Watch:
             )
             measured = reduced(result, self.statistics, rows, self.reduce, call.first_head)
         except Exception as error:  # the model's own pass goes on; table() raises
-            reason = f"{error}" if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-            self._coverage.note(name, call.route, call.operation, "not measured", reason)
+            self._coverage.note(name, call.route, call.operation, "not measured", words_of(error))
             return None
         number = self._calls[self._current, name]
         self._calls[self._current, name] += 1
@@ -258,8 +264,8 @@ class Watch:
         try:
             with unobserved():
                 made = call()
-        except InputError as error:
-            self._coverage.note(name, "registry", type(module).__name__, "not measured", str(error))
+        except Exception as error:
+            self._coverage.note(name, "registry", type(module).__name__, "not measured", words_of(error))
             with self._suppression():
                 yield
             return
@@ -268,9 +274,12 @@ class Watch:
             return
         with self._suppression():
             yield
-        with unobserved():
-            place = replace(self._owners.place(), name=name, module=module)
-            self._measure(self._lineage.told(made, *told), place)
+        try:
+            with unobserved():
+                place = replace(self._owners.place(), name=name, module=module)
+                self._measure(self._lineage.told(made, *told), place)
+        except Exception as error:
+            self._fail(error)
 
     @contextmanager
     def _suppression(self) -> Iterator[None]:
@@ -362,6 +371,8 @@ class Watch:
 
     def problem(self) -> str:
         """Why ``table`` would raise; empty where it would not."""
+        if self._failure:
+            return f"the watching of {self._model_name} failed ({self._failure})."
         failed = {n: e for n, e in self._coverage.entries.items() if e.status == "not measured"}
         if failed:
             name, entry = next(iter(failed.items()))
