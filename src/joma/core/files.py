@@ -186,3 +186,8 @@ def digest(path: Path) -> str:
     """The SHA-256 of a file's content, in hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_of(content: bytes) -> str:
+    """The SHA-256 of bytes, in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()

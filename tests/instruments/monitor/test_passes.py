@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from joma.instruments.monitor.alarm import ChangeAlarm
+from joma.instruments.monitor.blocks import residual_blocks
 from joma.instruments.monitor.folder import Folder, read_table
-from joma.instruments.monitor.look import residual_blocks
 from joma.instruments.monitor.messages import states
 from joma.instruments.monitor.monitor import Monitor
 from joma.instruments.monitor.rows import COLUMNS
@@ -107,7 +107,9 @@ def test_what_breaks_in_one_layer_leaves_the_others(caplog: pytest.LogCaptureFix
     assert set(entropies(monitor)["layer"]) == {0, 1}
     rms = monitor.table().query("metric == 'residual_rms' and step == 0").set_index("layer")["value"]
     assert rms.isna().tolist() == [False, True, True]
-    assert [m.where for m in monitor.messages if m.metric == "residual_rms"] == ["layer 1", "layer 2"]
+    assert [m.where for m in monitor.messages if m.metric == "residual_rms"] == [
+        "2 of 3 layers (layer 1; layer 2)"
+    ]
     assert sum("could not be measured" in record.message for record in caplog.records) == 1
 
 
@@ -154,25 +156,31 @@ def test_a_loss_that_is_added_up_in_place_is_that_of_its_step() -> None:
 
 
 def test_blocks_are_the_layers_and_not_what_lies_in_them() -> None:
-    assert [name for _, name, _ in residual_blocks(Net())] == [f"body.blocks.{i}" for i in range(3)]
+    assert [block.name for block in residual_blocks(Net())] == [f"body.blocks.{i}" for i in range(3)]
     towers = nn.ModuleList([Body(5), Body(5)])
-    assert [name for _, name, _ in residual_blocks(towers)] == [f"0.blocks.{i}" for i in range(5)]
+    both = [(str(tower), i, f"{tower}.blocks.{i}") for tower in range(2) for i in range(5)]
+    assert [block[:3] for block in residual_blocks(towers)] == both
     plain = nn.ModuleList(nn.ModuleList(nn.Linear(2, 2) for _ in range(9)) for _ in range(3))
-    assert [name for _, name, _ in residual_blocks(plain)] == ["0", "1", "2"]
+    assert [block.name for block in residual_blocks(plain)] == ["0", "1", "2"]
 
 
 def rows_of(step: int, places: list[tuple[str, int, float]], metric: str) -> pd.DataFrame:
-    rows = [[step, 0, module, call, 1, metric, value, "", 4] for module, call, value in places]
+    rows = [[step, "", 0, module, call, 1, metric, value, "", 4] for module, call, value in places]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def test_two_attentions_of_a_layer_are_told_apart() -> None:
     both = [("decoder.0.own", 0, 0.01), ("decoder.0.cross", 0, 0.02)]
     told = states(rows_of(3, both, "normalised_entropy"), {})
-    assert [m.where for m in told] == ["layer 0, head 1, decoder.0.own", "layer 0, head 1, decoder.0.cross"]
+    assert [m.where for m in told] == ["all 2 heads"]
+    assert states(rows_of(3, both, "normalised_entropy"), {"decoder.0.own 0 1 entropy": 1})[0].where == (
+        "layer 0, head 1, decoder.0.cross"
+    )
     calls = [("albert", 0, 500.0), ("albert", 1, 600.0)]
     told = states(rows_of(3, calls, "largest_logit"), {})
-    assert [m.where for m in told] == ["layer 0, head 1, albert", "layer 0, head 1, albert, call 1"]
+    assert [m.what for m in told] == ["the largest logit is 600 (the farthest from 0)"]
+    (second,) = states(rows_of(3, calls, "largest_logit"), {"albert 0 1 logit": 1})
+    assert second.where == "layer 0, head 1, albert, call 1"
     assert states(rows_of(3, calls[:1], "largest_logit"), {})[0].where == "layer 0, head 1"
 
 
@@ -249,4 +257,4 @@ def test_a_loss_that_stays_high_does_not_make_the_state_grow(tmp_path: Path) -> 
     assert len(monitor._judge.loss.cusum.excursion) == 200
     assert (tmp_path / "state.json").stat().st_size < 20_000
     assert len(read_table(tmp_path).query("metric == 'loss'")) == 2999
-    assert not monitor._tables  # a long run's rows lie in the folder, not in memory
+    assert not monitor._record.tables  # a long run's rows lie in the folder, not in memory

@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from joma.instruments.monitor.messages import Entry, Message, place, seen_in
-from joma.measures.change.detector import Watched, began, comparable, looked
+from joma.instruments.monitor.messages import Entry, Kind, Message, place, seen_in
+from joma.measures.change.detector import FEWEST, Watched, began, comparable, looked
 from joma.measures.change.e_detector import DRIFT, VARIANCE, WEIGHTS, Evidence, threshold
 from joma.measures.change.loss import WINDOW, LossCusum
 from joma.measures.change.residuals import Moments, Past
@@ -74,7 +74,10 @@ class ChangeAlarm:
         return [self._message(step, rows)]
 
     def invalid(self) -> str:
-        """Why the bound is not claimed for this run so far; empty where it is."""
+        """Why the bound does not hold for this run as far as it has shown; empty where nothing speaks against it.
+
+        A run that is not ``judged`` yet has shown nothing.
+        """
         if self.watched.looks > self.looks:
             return (
                 f"the run was looked at {self.watched.looks} times, and {self.looks} were planned (steps=...)"
@@ -88,6 +91,10 @@ class ChangeAlarm:
                 f"the {VARIANCE:g} that the bound allows"
             )
         return ""
+
+    def judged(self) -> bool:
+        """Whether the run has been seen to meet, or not to meet, the bound's assumptions."""
+        return bool(self.invalid()) or not np.isnan(float(self.watched.valid()))
 
     def _message(self, step: int, rows: pd.DataFrame) -> Message:
         number, direction = self.watched.evidence.strongest()
@@ -104,13 +111,18 @@ class ChangeAlarm:
         value = f" to {own[0].value:.3g}" if own else ""
         what = f"{_NAMES[metric].replace('_', ' ')} {'rose' if direction > 0 else 'fell'}{value}"
         since = int(self.quiet[(direction + 1) // 2, number])
-        reason = self.invalid()
-        sure = (
-            f"not valid here: {reason}"
-            if reason
-            else f"a healthy run alarms with probability at most {self.alpha:g}"
-        )
-        return Message(step, "not valid" if reason else "alarm", where, _NAMES[metric], what, since, sure)
+        kind, sure = self._sure()
+        return Message(step, kind, where, _NAMES[metric], what, since, sure)
+
+    def _sure(self) -> tuple[Kind, str]:
+        if reason := self.invalid():
+            return "not valid", f"not valid here: {reason}"
+        if not self.judged():
+            return "not judged", (
+                f"not yet judged: the run has not shown {FEWEST} quiet looks since alarms are active, which it "
+                "takes to see whether it drifts; no probability is claimed"
+            )
+        return "alarm", f"a healthy run alarms with probability at most {self.alpha:g}"
 
     def arm(self) -> None:
         """Begin again: evidence is forgotten, what the run's past taught is kept."""
@@ -132,6 +144,10 @@ class ChangeAlarm:
         """Continue from what ``as_state`` gave."""
         self.keys = [tuple(key) for key in state["keys"]]
         kept = state["watched"]
+        if {len(values) for part in ("past", "moments") for values in kept[part].values()} != {
+            len(self.keys)
+        }:
+            raise ValueError("its series are not those of its keys")
         past = {name: np.array(value, dtype=float) for name, value in kept["past"].items()}
         moments = {name: np.array(value, dtype=float) for name, value in kept["moments"].items()}
         self.watched = Watched(
@@ -162,33 +178,43 @@ class LossAlarm:
     began: int = 0
     raised: int | None = None
     broken: bool = False
+    seen: bool = False
+    """Whether some loss was finite."""
 
     def step(self, step: int, loss: float) -> list[Message]:
         """The messages of one step."""
         if not np.isfinite(loss):
-            told = [] if self.broken else [self._message(step, f"the loss is {loss}", step)]
+            told = [] if self.broken else [self._not_finite(step, loss)]
             self.broken = True
             return told
+        self.seen = True
         self.broken = False
         if self.cusum.total == 0:
             self.began = step
         beyond = self.cusum.add(loss)
         if beyond and self.raised is None:
             self.raised = step
-            return [self._message(step, f"the loss rose to {loss:.3g}", self.began)]
+            sure = f"CUSUM(6, 1) over the last {WINDOW} quiet steps"
+            return [Message(step, "alarm", "loss", "loss", f"the loss rose to {loss:.3g}", self.began, sure)]
         if self.raised is not None and self.cusum.total == 0:
             recovered, self.raised = self.raised, None
             what = f"the loss rose at step {recovered} and has come back"
             return [Message(step, "spike", "loss", "loss", what, recovered, "a loss that recovered")]
         return []
 
-    def _message(self, step: int, what: str, since: int) -> Message:
-        sure = f"CUSUM(6, 1) over the last {WINDOW} quiet steps"
-        return Message(step, "alarm", "loss", "loss", what, since, sure)
+    def _not_finite(self, step: int, loss: float) -> Message:
+        to_do = (
+            ""
+            if self.seen
+            else "no loss of this run was finite: check the data and the initial weights, and lower the "
+            "learning rate"
+        )
+        sure = "a value, not a statistic"
+        return Message(step, "alarm", "loss", "loss", f"the loss is {loss}", step, sure, to_do)
 
     def as_state(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
-        kept = {"began": self.began, "raised": self.raised, "broken": self.broken}
+        kept = {"began": self.began, "raised": self.raised, "broken": self.broken, "seen": self.seen}
         past = {name: list(getattr(self.cusum, name)) for name in ("reference", "excursion")}
         own = {**vars(self.cusum), **past}
         return {**kept, "cusum": own}
@@ -199,6 +225,7 @@ class LossAlarm:
         reference, excursion = (deque(own[name], maxlen=WINDOW) for name in ("reference", "excursion"))
         self.cusum = LossCusum(reference, excursion, own["total"])
         self.began, self.raised, self.broken = state["began"], state["raised"], state["broken"]
+        self.seen = state["seen"]
 
 
 def _series(rows: pd.DataFrame) -> dict[tuple[str, str, int, int], float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pandas as pd
@@ -29,28 +30,45 @@ class Judge:
         own = table[table["metric"] == "loss"]
         return [
             message
-            for step, value in zip(own["step"], own["value"], strict=True)
-            for message in self.loss.step(int(step), float(value))
+            for step, value in zip(own["step"].tolist(), own["value"].tolist(), strict=True)
+            for message in self.loss.step(step, value)
         ]
 
-    def look(self, rows: pd.DataFrame) -> list[Message]:
-        """What the rows of one look say."""
-        return states(rows, self._since) + self.change.look(rows)
+    def look(self, rows: pd.DataFrame, rate: float | None = None) -> list[Message]:
+        """What the rows of one look say: alarms, then states; ``rate``: the learning rate, if it is known."""
+        first = self.change.watched.looks == 0
+        alarms = self.change.look(rows)
+        return alarms + states(rows, self._since, first=first, rate=rate)
 
     def again(self, table: pd.DataFrame) -> None:
         """Be as after these rows and no others: what comes again must not count twice."""
         self.change = ChangeAlarm(looks=self.change.looks, alpha=self.change.alpha)
         self.loss, self._since = LossAlarm(), {}
-        for _, rows in table.groupby("step", sort=True):
-            self.losses(rows)
-            self.look(rows[~rows["metric"].isin(RAW)])
+        self.further(table)
+
+    def further(self, table: pd.DataFrame) -> None:
+        """Be as after these rows too; what they say was said."""
+        self.losses(table)
+        looks = table[~table["metric"].isin(RAW)]
+        for _, rows in looks.groupby("step", sort=True):
+            self.look(rows)
 
     def as_state(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
         return {"alarm": self.change.as_state(), "loss": self.loss.as_state(), "since": self._since}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what ``as_state`` gave."""
-        self.change.restore(state["alarm"])
-        self.loss.restore(state["loss"])
-        self._since = dict(state["since"])
+    def restored(self, state: dict[str, Any]) -> Judge:
+        """One that continues from what ``as_state`` gave.
+
+        Raises:
+            ValueError, TypeError, KeyError, ...: it gave something else.
+        """
+        judge = Judge(self.change.looks, self.change.alpha)
+        planned = {"looks": self.change.looks, "alpha": self.change.alpha}  # may be others now
+        state = {"alarm": {**state["alarm"], **planned}, "loss": state["loss"], "since": state["since"]}
+        judge.change.restore(state["alarm"])
+        judge.loss.restore(state["loss"])
+        judge._since = {str(key): int(step) for key, step in state["since"].items()}
+        if json.dumps(judge.as_state()) != json.dumps(state):
+            raise ValueError("it holds something else than the monitor keeps")
+        return judge

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TypeGuard
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from joma.core.errors import InputError
+from joma.instruments.monitor.backward import Backwards
+from joma.instruments.monitor.blocks import Block, block_of, learning, trains
 from joma.instruments.reading.passes import unwrapped
+from joma.instruments.watch.coverage import Entry
+from joma.instruments.watch.hooks import uncopied
 from joma.instruments.watch.lineage import Argument
-from joma.instruments.watch.owners import LOOKS_LIKE_ATTENTION, parameters_of
+from joma.instruments.watch.owners import parameters_of
 from joma.instruments.watch.watch import Watch
 
 _MASKS = ("attention_mask", "decoder_attention_mask")
@@ -31,6 +38,7 @@ class Seen:
 
     metric: str
     unit: str
+    stack: str
     layer: int
     module: str
     call: int
@@ -40,8 +48,15 @@ class Seen:
     """Rows behind each value."""
 
 
+Sums = tuple[tuple[str, Block], tuple[Tensor, Tensor, Tensor]]
+"""Metric and block, and of one pass what stands above and below the line, and the positions."""
+
+
 class _TrainingWatch(Watch):
-    """A watch of the passes that learn: in training mode, with gradients. Others leave nothing behind."""
+    """A watch of the passes that learn: in training mode, with gradients. Others leave nothing behind.
+
+    Nor does a pass that raised, or one that computes nothing (a graph that is traced or exported).
+    """
 
     learns = False
     """Whether the pass that runs is one."""
@@ -49,20 +64,51 @@ class _TrainingWatch(Watch):
     """How many there were."""
     masks: Mapping[str, Tensor] = {}
     """The padding that the pass was told, by the argument's name."""
+    _handled: BaseException | None = None
+    """The exception around the pass, of a loop that tries it again."""
+
+    def __init__(self, model: nn.Module, **settings: Any) -> None:
+        super().__init__(model, **settings)
+        self.within: list[bool] = []
+        """Of each block that runs whether gradients get to it, the innermost last."""
+        self.sums: list[Sums] = []
+        self._before: tuple[dict[str, Entry], int] = {}, 0
 
     def _pass_started(self, module: nn.Module) -> None:
-        super()._pass_started(module)
         # What generates, or evaluates without leaving training mode, learns nothing.
-        self.learns = module.training and torch.is_grad_enabled()
-        self.passes += self.learns
-        self.masks = {}
+        self.learns = module.training and torch.is_grad_enabled() and _computes()
+        super()._pass_started(module)
+        self.masks, self.within = {}, []
+        self._handled = sys.exception()
+        self._before = {name: replace(one) for name, one in self._coverage.entries.items()}, len(self.sums)
 
     def _pass_ended(self) -> None:
+        learned = self.learns
         super()._pass_ended()
         self.learns = False
+        if learned and sys.exception() is not self._handled:
+            self._records = [record for record in self._records if record.step != self._current]
+            self._coverage.entries, kept = self._before
+            del self.sums[kept:]
+        else:
+            self.passes += learned
 
     def _active(self) -> bool:
-        return self.learns and super()._active()
+        return self.learns and (not self.within or self.within[-1]) and super()._active()
+
+    def entered(
+        self, block: Block, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        """A block begins: do gradients get to it?"""
+        given = any(isinstance(one, Tensor) and one.requires_grad for one in (*inputs, *named.values()))
+        own = trains(module)
+        # A checkpoint runs its modules without gradients, and again in the backward pass.
+        self.within.append((given or own) if torch.is_grad_enabled() else (given and own))
+
+    def left(self) -> bool:
+        """A block ends; whether its pass counts."""
+        counts = self.within.pop() if self.within else False
+        return self.learns and counts and not self._failure
 
     def told(self, module: nn.Module, inputs: tuple[Argument, ...], named: Mapping[str, Argument]) -> None:
         """Keep the padding that a module is told; those further in are told the same in other forms."""
@@ -74,8 +120,9 @@ class _TrainingWatch(Watch):
 class Look:
     """Open from the step before until the step that is looked at; then ``taken`` says what was seen.
 
-    Only forward passes in training mode of which gradients are taken count. Nothing is left on the model when
-    the look is closed.
+    Only forward passes in training mode of which gradients are taken count, and of them the blocks that
+    gradients get to. Nothing is left on the model when the look is closed; a copy of the model that is made
+    while it is open has nothing of it either.
     """
 
     def __init__(
@@ -84,51 +131,88 @@ class Look:
         statistics: Sequence[str],
         layers: Iterable[int | str] | None,
         rows: float | None,
-        blocks: Sequence[tuple[int, str, nn.Module]],
+        blocks: Sequence[Block],
+        norm: Callable[[], Tensor | None],
+        stepped: Callable[[Optimizer], None],
     ) -> None:
         self._watch = _TrainingWatch(
             model, statistics=statistics, layers=layers, rows=rows, reduce="none", tolerance=None
         )
+        self.backwards = Backwards(norm, self._watch._fail)
         self._model = model
         self._blocks = blocks
-        self._sums: dict[tuple[str, int, str], list[tuple[Tensor, Tensor, Tensor]]] = {}
-        """Metric, layer and block -> of each pass, what stands above and below the line, and positions."""
+        self._stepped = stepped
+        self._learning = learning(blocks)
+        self._empty = False
+        """Whether a block had no position to read."""
         self._stack = ExitStack()
 
     def open(self) -> None:
         """Begin to look."""
         with ExitStack() as stack:
-            for layer, name, block in self._blocks:
-                handle = block.register_forward_hook(
-                    lambda _module, inputs, output, key=(layer, name): self._block_ran(key, inputs, output)
-                )
-                stack.enter_context(handle)
+            for block in self._blocks:
+                ends = partial(self._block_ran, block)
+                register = partial(nn.Module.register_forward_hook, hook=ends, with_kwargs=True)
+                stack.enter_context(uncopied(block.module, register))
             # The watch's own hooks are on all modules, and run before these.
             stack.enter_context(self._watch)
+            for block in self._blocks:
+                begins = partial(self._block_begins, block)
+                register = partial(nn.Module.register_forward_pre_hook, hook=begins, with_kwargs=True)
+                stack.enter_context(uncopied(block.module, register))
             for module in self._model.modules():
                 if any(name in _MASKS for name in parameters_of(type(module))):
-                    stack.enter_context(module.register_forward_pre_hook(self._watch.told, with_kwargs=True))
+                    register = partial(
+                        nn.Module.register_forward_pre_hook, hook=self._watch.told, with_kwargs=True
+                    )
+                    stack.enter_context(uncopied(module, register))
+            stack.enter_context(self.backwards.following())
+            stack.callback(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
             self._stack = stack.pop_all()
 
     def close(self) -> None:
         """Leave the model as it was."""
         self._stack.close()
 
-    def _block_ran(
-        self, key: tuple[int, str], inputs: tuple[Argument, ...], output: Tensor | tuple[Tensor, ...]
+    def _optimizer_steps(self, optimizer: Optimizer, _arguments: Any, _named: Any) -> None:
+        """An optimizer of this model's weights is about to move them."""
+        try:
+            own = {id(weight) for weight in self._model.parameters()}
+            if any(id(weight) in own for group in optimizer.param_groups for weight in group["params"]):
+                self._stepped(optimizer)
+        except Exception as error:  # the training goes on
+            self._watch._fail(error)
+
+    def _block_begins(
+        self, block: Block, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
-        hidden = output[0] if isinstance(output, tuple) else output
-        if not (self._watch.learns and isinstance(hidden, Tensor) and hidden.is_floating_point()):
+        if self._watch.learns:
+            self._watch.entered(block, module, inputs, named)
+
+    def _block_ran(
+        self, block: Block, _module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any
+    ) -> None:
+        if not self._watch.learns or not self._watch.left() or block not in self._learning:
             return
-        keep = self._no_padding(key[1], hidden)
+        try:
+            self._read(block, (*inputs, *named.values()), output)
+        except Exception as error:  # the model's own pass goes on
+            self._watch._fail(error)
+
+    def _read(self, block: Block, inputs: tuple[Any, ...], output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        if not (isinstance(hidden, Tensor) and hidden.is_floating_point()):
+            return
+        self._empty = self._empty or hidden.numel() == 0
+        keep = self._no_padding(block.name, hidden)
         number = keep.sum()
         sums = _sum_of_squares(hidden, keep), number, number
-        self._sums.setdefault(("residual_rms", *key), []).append(sums)
+        self._watch.sums.append((("residual_rms", block), sums))
         came = inputs[0] if inputs else None
         if isinstance(came, Tensor) and came.shape == hidden.shape:
             written = _sum_of_squares(hidden - came.to(hidden), keep)
             sums = written, _sum_of_squares(came, keep), number
-            self._sums.setdefault(("residual_update", *key), []).append(sums)
+            self._watch.sums.append((("residual_update", block), sums))
 
     def _no_padding(self, block: str, hidden: Tensor) -> Tensor:
         """Which positions count, (batch, length) bool."""
@@ -142,20 +226,32 @@ class Look:
         """What was seen, means over the passes of this step weighted by their rows; and what could not be.
 
         Raises:
-            InputError: no pass in training mode ran.
+            InputError: no pass in training mode ran, or the watching itself failed.
         """
+        if self._watch._failure:
+            raise InputError(self._watch.problem())
         if not self._watch.passes:
             raise InputError("no forward pass in training mode ran at a step that was to be looked at.")
         seen: dict[tuple[str, str, int], list[Seen]] = {}
         for layer, record, measured in self._watch.kept():
             values, counts = _per_head(measured.name, measured.values, measured.counts)
-            found = Seen(measured.name, measured.unit, layer, record.module, record.call, values, counts)
-            seen.setdefault((found.metric, found.module, found.call), []).append(found)
+            block = block_of(self._blocks, record.module)
+            stack, number = ("", layer) if block is None else (block.stack, block.number)
+            if block is None or block in self._learning:
+                found = Seen(
+                    measured.name, measured.unit, stack, number, record.module, record.call, values, counts
+                )
+                seen.setdefault((found.metric, found.module, found.call), []).append(found)
         rows = [_joined(passes) for passes in seen.values()]
-        for (metric, layer, name), passes in self._sums.items():
+        sums: dict[tuple[str, Block], list[tuple[Tensor, Tensor, Tensor]]] = {}
+        for key, parts in self._watch.sums:
+            sums.setdefault(key, []).append(parts)
+        for (metric, block), passes in sums.items():
             above, below, number = (torch.stack(part).sum()[None] for part in zip(*passes, strict=True))
-            rows.append(Seen(metric, "", layer, name, 0, (above / below).sqrt(), number))
-        return rows, self._watch.problem()
+            root = (above / below).sqrt()
+            rows.append(Seen(metric, "", block.stack, block.number, block.name, 0, root, number))
+        nothing = self._empty and not seen
+        return rows, "the batch of a step was empty." if nothing else self._watch.problem()
 
 
 def _sum_of_squares(hidden: Tensor, keep: Tensor) -> Tensor:
@@ -185,15 +281,14 @@ def _joined(passes: list[Seen]) -> Seen:
     else:
         joined = (values.nan_to_num() * counts).sum(dim=0) / counts.sum(dim=0)
     total = counts.sum(dim=0)
-    return Seen(
-        first.metric,
-        first.unit,
-        first.layer,
-        first.module,
-        first.call,
-        torch.where(total > 0, joined, torch.nan),
-        total,
-    )
+    return replace(first, values=torch.where(total > 0, joined, torch.nan), counts=total)
+
+
+def _computes() -> bool:
+    """Whether tensors have values now: not while a graph is traced or exported, or shapes alone are followed."""
+    kinds = torch._C._TorchDispatchModeKey
+    followed = (torch._C._get_dispatch_mode(kind) for kind in (kinds.FAKE, kinds.PROXY))
+    return not (torch.jit.is_tracing() or torch.compiler.is_compiling() or any(followed))
 
 
 def _is_mask(given: Argument) -> TypeGuard[Tensor]:
@@ -203,39 +298,3 @@ def _is_mask(given: Argument) -> TypeGuard[Tensor]:
 
 def _has_two_stacks(model: nn.Module) -> bool:
     return bool(getattr(getattr(unwrapped(model), "config", None), "is_encoder_decoder", False))
-
-
-def residual_blocks(model: nn.Module) -> list[tuple[int, str, nn.Module]]:
-    """Layer number, name and module of each block: the members of the longest list of like modules.
-
-    Lists whose members hold an attention go before others; lists within a block (its experts) are none. An
-    encoder and its decoder have one such list each.
-    """
-    lists: list[tuple[str, list[nn.Module]]] = []
-    within: list[str] = []
-    for name, module in model.named_modules():  # outer lists come before those within
-        members = list(module) if isinstance(module, nn.ModuleList | nn.Sequential) else []
-        alike = len({type(member) for member in members}) == 1
-        if alike and (isinstance(module, nn.ModuleList) or any(map(_parts, members))):
-            if not name.startswith(tuple(within)) or any(map(_holds_attention, members)):
-                lists.append((name, members))
-            within += [f"{name}.".lstrip(".")] if len(members) > 1 else []
-    lists = [one for one in lists if _holds_attention(one[1][0])] or lists
-    if _has_two_stacks(model):
-        stacks = [[one for one in lists if side in one[0].split(".")] for side in ("encoder", "decoder")]
-    else:
-        stacks = [lists]
-    longest = [max(stack, key=lambda entry: len(entry[1])) for stack in stacks if stack]
-    return [
-        (number, f"{name}.{number}".lstrip("."), block)
-        for name, blocks in longest
-        for number, block in enumerate(blocks)
-    ]
-
-
-def _parts(module: nn.Module) -> list[nn.Module]:
-    return [part for part in module.modules() if part is not module]
-
-
-def _holds_attention(block: nn.Module) -> bool:
-    return any(LOOKS_LIKE_ATTENTION.search(type(part).__name__) for part in _parts(block))

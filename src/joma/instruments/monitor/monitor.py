@@ -4,55 +4,38 @@ from __future__ import annotations
 
 import logging
 import math
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, TypedDict
+from typing import Any, Self
 
 import pandas as pd
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
 
-from joma.core.errors import InputError, JomaError
-from joma.instruments.monitor.folder import VERSION, Folder, read_messages
+from joma.core.errors import InputError, JomaError, words_of
+from joma.core.files import user_path
+from joma.instruments.monitor.blocks import residual_blocks
+from joma.instruments.monitor.folder import Folder, read_messages, read_state
+from joma.instruments.monitor.guard import Guard
 from joma.instruments.monitor.judge import Judge
-from joma.instruments.monitor.look import Look, residual_blocks
+from joma.instruments.monitor.look import Look
 from joma.instruments.monitor.messages import Message
-from joma.instruments.monitor.ranks import is_first, of_first, over_ranks
-from joma.instruments.monitor.rows import COLUMNS, RAW, frame, gradient_norm, on_host, summary, tidy, typed
-from joma.instruments.monitor.sinks import ScalarWriter, Sink, sink_of
+from joma.instruments.monitor.norms import GradientNorms, Scaler
+from joma.instruments.monitor.ranks import Processes
+from joma.instruments.monitor.record import Record
+from joma.instruments.monitor.rows import RAW, frame, summary, tidy
+from joma.instruments.monitor.settings import RANKS_EVERY, STATISTICS, MonitorSettings, check
+from joma.instruments.monitor.sinks import Sink, Trackers, sink_of
+from joma.instruments.monitor.telling import OnAlarm, StopTraining, Teller
 from joma.instruments.monitor.weights import sharded, stable_ranks
 from joma.instruments.watch.measuring import check_statistics
+from joma.measures.change.detector import LEARNING, first_alarm
 
-RANKS_EVERY = 20
-"""Looks between two readings of the stable ranks."""
-STATISTICS = ("entropy", "normalised_entropy", "largest_logit", "first_key_mass")
-OnAlarm = Literal["log", "warn", "stop"] | Callable[[Message], None]
+__all__ = ["Monitor", "MonitorSettings", "StopTraining"]
+
 _log = logging.getLogger("joma")
-
-
-class MonitorSettings(TypedDict, total=False):
-    """The settings of ``Monitor``, the model aside, as the skins over it take them."""
-
-    every: int
-    statistics: Sequence[str]
-    layers: Iterable[int | str] | None
-    rows: float | None
-    log: Sink | ScalarWriter | str | None
-    folder: str | Path | None
-    ranks_every: int | None
-    steps: int | None
-    alpha: float
-    on_alarm: OnAlarm
-
-
-class StopTraining(Exception):
-    """Raised by ``Monitor.step`` with ``on_alarm="stop"``; ``message`` says why."""
-
-    def __init__(self, message: Message) -> None:
-        super().__init__(message.sentence())
-        self.message = message
 
 
 class Monitor:
@@ -60,9 +43,10 @@ class Monitor:
 
     At every ``every``-th step the forward passes in training mode are measured beside the model, whose
     outputs and gradients stay the same bit for bit; between them nothing is attached to the model, and
-    losses stay on their device. Under several processes (``torch.distributed``) each measures its share of
-    the batch; their looks are joined, and the first process writes. Whatever goes wrong in the monitor is one
-    line of the log ``joma``; training goes on.
+    losses stay on their device. A pass that raised does not count. Under several processes
+    (``torch.distributed``) each measures its share of the batch; their looks are joined, and the first process
+    writes. Whatever goes wrong in the monitor costs one look at most and is one line of the log ``joma``;
+    training goes on. A copy of a monitor keeps what was measured in memory, and looks at nothing that is open.
 
     Args:
         model: any module, compiled ones as well (they run uncompiled at a step that is looked at).
@@ -72,17 +56,21 @@ class Monitor:
         layers: which attentions, as for ``joma.watch``. None: all.
         rows: share of the query rows, as for ``joma.watch``. None: all.
         log: where numbers go besides the folder (see ``joma.instruments.monitor.sinks.sink_of``).
-        folder: where everything is kept, in small Parquet files; None: in memory alone.
+        folder: where everything is kept, in small Parquet files, for this monitor only; None: in memory.
         ranks_every: looks between two readings of the stable rank of each lower MLP and of W_Q^T W_K; None:
-            none. Weights of which a process holds a share alone (FSDP2, ZeRO) are left out, and their
+            none. Weights of which a process holds a share only (FSDP2, ZeRO) are left out, and their
             gradients' norm is what the loop gives.
         steps: steps planned, for the alarm's bound. None: 100,000.
         alpha: probability that a healthy run alarms, within the planned steps.
-        on_alarm: ``"log"``, ``"warn"``, ``"stop"`` (``step`` raises ``StopTraining``) or a function.
+        on_alarm: ``"log"``, ``"warn"``, ``"stop"`` (``step`` raises ``StopTraining``) or a function. Other
+            messages are told in the same way, but do not stop.
+        on_state: likewise for states (a head on one key, a logit beyond 100); None: as ``on_alarm``, except
+            that they do not stop.
+        scaler: the loop's ``torch.amp.GradScaler``; the gradients' norm is divided by its scale.
 
     Raises:
-        InputError: a model that is no module, a cadence below 1, an unknown statistic or sink.
-        RunDirectoryError: a folder that holds something else.
+        InputError: a model that is not a module, a cadence below 1, an unknown statistic or sink.
+        RunDirectoryError: a folder that holds something else, or that another monitor uses.
 
     Examples:
         >>> model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
@@ -106,27 +94,16 @@ class Monitor:
         statistics: Sequence[str] = STATISTICS,
         layers: Iterable[int | str] | None = None,
         rows: float | None = None,
-        log: Sink | ScalarWriter | str | None = None,
+        log: Sink | Trackers | str | None = None,
         folder: str | Path | None = None,
         ranks_every: int | None = RANKS_EVERY,
         steps: int | None = None,
         alpha: float = 0.05,
         on_alarm: OnAlarm = "log",
+        on_state: OnAlarm | None = None,
+        scaler: Scaler | None = None,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise InputError(f"Monitor(model) got a {type(model).__name__}; give a torch.nn.Module.")
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise InputError(
-                f"every = {every!r} in Monitor is no cadence; give a whole number of at least 1."
-            )
-        if ranks_every is not None and ranks_every < 1:
-            raise InputError(f"ranks_every = {ranks_every!r} in Monitor; give at least 1 look, or None.")
-        if steps is not None and steps < 1:
-            raise InputError(f"steps = {steps!r} in Monitor; plan at least 1 step, or None.")
-        if not 0 < alpha < 1:
-            raise InputError(f"alpha = {alpha!r} in Monitor is no probability; give one in (0, 1).")
-        if not callable(on_alarm) and on_alarm not in ("log", "warn", "stop"):
-            raise InputError(f"on_alarm = {on_alarm!r} in Monitor; give 'log', 'warn', 'stop' or a function.")
+        check(model, every, ranks_every, steps, alpha)
         self.every = every
         self.messages: list[Message] = []
         self._model = model
@@ -134,33 +111,65 @@ class Monitor:
         self._layers = None if layers is None else list(layers)
         self._rows = rows
         self._blocks = residual_blocks(model)
-        self._sink = sink_of(log)
-        self._on_alarm = on_alarm
+        self._guard = Guard()
+        self._record = Record(self._guard)
         self._judge = Judge(looks=math.ceil((steps or 100_000) / every), alpha=alpha)
+        self._norms = GradientNorms(model, scaler)
+        self._planned = steps
         self._ranks_every = ranks_every
         self._look: Look | None = None
         self._due = False
-        self._raw: list[tuple[int, str, Tensor | float]] = []
-        self._tables: list[pd.DataFrame] = []
-        self._folder: Folder | None = None
+        self._rate: float | None = None
+        """The learning rate of the last optimizer step that a look saw."""
+        self._held: float | None = None
+        """The gradient norm of a look, where that at the step is another one."""
         self._last = -1
         self._looked = -1
         """The last step that was looked at, or came before the first one."""
-        self._failed: set[str] = set()
+        sink = sink_of(log)
+        Teller(None, on_alarm, on_state)  # checked before anything waits for other processes
+        self._processes = Processes()
+        if self._processes.missing:
+            self._guard.say("the monitor", self._processes.missing)
+        self._sink = sink if self._processes.first else None
+        self._teller = Teller(self._sink, on_alarm, on_state)
         problem: JomaError | None = None
-        if not is_first():
-            self._sink = None
-        elif folder is not None:
-            facts = {"version": VERSION, "model": type(model).__name__, "statistics": list(self._statistics)}
+        if folder is not None and self._processes.first:
+            facts = {"model": type(model).__name__, "statistics": list(self._statistics), "every": every}
             try:
-                self._folder = Folder.opened(Path(folder), {**facts, "every": every})
-                self._resume(self._folder)
+                # A loop may change its working directory.
+                self._record.folder = Folder.opened(user_path(folder).absolute(), facts)
+                self._resume(self._record.folder)
             except JomaError as error:
                 problem = error
+                if self._record.folder is not None:
+                    self._record.folder.release()
         # All processes begin at one step, or none does.
-        self._last, problem = of_first((self._last, problem))
+        self._last, problem = self._processes.of_first((self._last, problem))
         if problem is not None:
             raise problem
+
+    def __repr__(self) -> str:
+        folder = self._record.folder
+        where = "in memory" if folder is None else f"in {folder.path}"
+        told = f"{len(self.messages)} message{'' if len(self.messages) == 1 else 's'}"
+        name = type(self._model).__name__
+        return f"<Monitor of {name} at step {self._last}, every {self.every} steps, {told}, {where}; see table()>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy, or a pickle, has what was measured; hooks, locks and trackers stay with the original.
+        record = Record(guard := Guard())
+        self._guard.attempt("a copy of the monitor", lambda: record.tables.append(self.table()))
+        teller = Teller(None, "log", None)
+        own = {
+            "_look": None,
+            "_due": False,
+            "_sink": None,
+            "_teller": teller,
+            "_record": record,
+            "_guard": guard,
+        }
+        return {**vars(self), **own}
 
     def __enter__(self) -> Self:
         self.begin(self._last + 1)
@@ -173,6 +182,7 @@ class Monitor:
         self._last = self._looked = step - 1
         self._shut()
         self._open(step)
+        self._say_when()
 
     def __exit__(self, *exception: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
@@ -183,31 +193,53 @@ class Monitor:
         *,
         loss: Tensor | float | None = None,
         grad_norm: Tensor | float | None = None,
+        scaler: Scaler | None = None,
     ) -> None:
         """One optimizer step is done. Gradients that are still there are measured.
+
+        At each look their norm is held against that after the backward pass. Where it is another one (scaled,
+        clipped, zero) this is said, and from there on it is recorded as it was then, at looks only.
 
         Args:
             step: its number, growing; None: one more than the last. A smaller one (a run that went back to
                 a checkpoint) replaces what was measured from there on.
             loss: of this step, kept on its device until the next look.
             grad_norm: where the loop has it already.
+            scaler: of this step's loss, where it is not that of the monitor.
 
         Raises:
-            StopTraining: with ``on_alarm="stop"``, at an alarm.
+            StopTraining: with ``on_alarm="stop"``, at an alarm; with ``on_state="stop"``, at a state.
         """
+        if grad_norm is not None:
+            self.done(step, loss=loss, grad_norm=grad_norm)
+            return
+        norm = self.gradient_norm(scaler)
+        if self._due and self._look is not None:
+            self._guard.attempt("the gradient norm", partial(self._hold_norm, self._look, norm, loss))
+            norm = self._held if self._norms.only_at_looks else norm
+        self.done(step, loss=loss, grad_norm=norm)
+
+    def done(
+        self,
+        step: int | None = None,
+        *,
+        loss: Tensor | float | None = None,
+        grad_norm: Tensor | float | None = None,
+    ) -> None:
+        """One optimizer step is done, of which nothing more is known: ``step`` without measuring."""
         now = self._last + 1 if step is None else int(step)
         if now <= self._last:
             self._go_back(now)
         self._last = now
-        self.note(now, loss=loss, grad_norm=self.gradient_norm() if grad_norm is None else grad_norm)
+        self.note(now, loss=loss, grad_norm=grad_norm)
         if self._due:
             self._take(now)
         self._open(now + 1)
 
-    def gradient_norm(self) -> Tensor | None:
+    def gradient_norm(self, scaler: Scaler | None = None) -> Tensor | None:
         """The 2-norm of the gradients that are there, on their device; None where it is not to be had."""
         found: list[Tensor | None] = []
-        self._try("the gradient norm", lambda: found.append(gradient_norm(self._model)))
+        self._guard.attempt("the gradient norm", lambda: found.append(self._norms.at_step(scaler)))
         return found[0] if found else None
 
     @property
@@ -221,18 +253,20 @@ class Monitor:
         """Numbers of a step, some of which are known only after it was done."""
         for metric, value in (("loss", loss), ("gradient_norm", grad_norm)):
             if value is not None:
-                self._try(f"the {metric.replace('_', ' ')}", partial(self._note, step, metric, value))
+                note = partial(self._record.note, step, metric, value)
+                self._guard.attempt(f"the {metric.replace('_', ' ')}", note)
 
-    def _note(self, step: int, metric: str, value: Tensor | float) -> None:
-        if isinstance(value, Tensor):
-            if value.numel() != 1 or value.is_complex():
-                raise InputError(
-                    f"a tensor of shape {tuple(value.shape)} and {value.dtype} is no one number."
-                )
-            # A copy: what a loop adds up in place, or a Trainer scales, is not what this step had.
-            self._raw.append((step, metric, value.detach().clone()))
-        else:
-            self._raw.append((step, metric, float(value)))
+    def replace_losses(self, after: int, reason: str) -> None:
+        """The losses of the steps after this one were not what is trained, for this reason: they are forgotten."""
+        self._guard.say("the loss", reason)
+        self._record.forget("loss", after)
+        self.messages = [one for one in self.messages if one.metric != "loss" or one.step <= after]
+        self._judge.loss = type(self._judge.loss)()
+        self._write_messages()
+
+    def mean(self, value: float) -> float:
+        """The mean of a number over the processes that look together; each of them must call it."""
+        return self._processes.mean(value)
 
     def table(self) -> pd.DataFrame:
         """Everything measured so far, one row per measurement: ``joma.instruments.monitor.rows.COLUMNS``.
@@ -240,66 +274,96 @@ class Monitor:
         Raises:
             RunDirectoryError: a damaged file of the folder.
         """
-        if self._folder is not None:
-            return self._folder.table()
-        if not self._tables:
-            return pd.DataFrame(columns=list(COLUMNS))
-        return pd.concat(self._tables, ignore_index=True)
+        return self._record.table()
 
     def ranks(self) -> pd.DataFrame:
         """The stable ranks of the weights as they are now, as rows of ``table``.
 
         Raises:
-            InputError: weights of which this process holds a share alone, or that no name tells apart.
+            InputError: weights of which this process holds a share only, or that no name tells apart.
         """
         if reason := sharded(self._model):
             raise InputError(f"{reason}; they are left out.")
-        return stable_ranks(self._model, self._last)
+        return stable_ranks(self._model, self._last, self._blocks)
 
     def close(self) -> None:
         """Write what is pending, merge the folder's parts, leave the model as it was."""
         self._shut()
         told: list[Message] = []
-        self._try("the monitor", lambda: told.extend(self._keep(self._drained())))
-        if self._folder is not None:
-            self._try("the folder", self._folder.merge)
+        self._guard.attempt("the monitor", lambda: told.extend(self._keep(self._record.drained())))
+        if self._record.folder is not None:
+            self._guard.attempt("the folder", self._record.folder.merge)
             self._keep_state()
         self._tell(told)
+        if self._record.folder is not None:
+            self._record.folder.release()
 
     # One look
+
+    def _say_when(self) -> None:
+        """From which step on an alarm is possible; a warning where that is after the planned ones."""
+        if self._judge.change.watched.armed_at is not None or not self._processes.first:
+            return
+        first = self._judge.change.watched.first
+        first = first if first >= 0 else -(-max(self._last + 1, 0) // self.every) * self.every
+        when = first_alarm(first, self.every)
+        if self._planned is not None and when > self._planned:
+            every = max(1, self._planned // (4 * LEARNING))
+            self._guard.say(
+                "the monitor",
+                f"no change can be alarmed in {self._planned:,} steps: at a look each {self.every} steps "
+                f"alarms are possible from step {when:,}; with every={every} from step "
+                f"{first_alarm(0, every):,}.",
+            )
+        else:
+            _log.info("joma: alarms are possible from step %d", when)
 
     def _open(self, following: int) -> None:
         # Due on every process alike, whether its look opens or not: their looks are joined.
         self._due = following // self.every > self._looked // self.every
         if not self._due or self._look is not None:
             return
-        look = Look(self._model, self._statistics, self._layers, self._rows, self._blocks)
-        if self._try("a look", look.open):
+        norm = self._norms.after_backward
+        look = Look(
+            self._model, self._statistics, self._layers, self._rows, self._blocks, norm, self._stepped
+        )
+        if self._guard.attempt("a look", look.open):
             self._look = look
+
+    def _stepped(self, optimizer: Optimizer) -> None:
+        self._rate = max(
+            (float(group["lr"]) for group in optimizer.param_groups if "lr" in group), default=None
+        )
+
+    def _hold_norm(self, look: Look, norm: Tensor | None, loss: Tensor | float | None) -> None:
+        self._held, why = self._norms.at_look(look.backwards, norm, loss)
+        if why:
+            self._guard.say("the gradient norm", f"{why}. It is recorded at looks only, as it was.")
+            self._record.forget("gradient_norm", -1)
 
     def _shut(self) -> None:
         if self._look is not None:
             look, self._look = self._look, None
-            self._try("a look", look.close)
+            self._guard.attempt("a look", look.close)
 
     def _take(self, step: int) -> None:
         self._looked = step
         own: list[pd.DataFrame] = []
-        self._try("a look", lambda: own.append(self._drained()))
-        self._try("a look", lambda: own.append(self._seen(step)))
+        self._guard.attempt("a look", lambda: own.append(self._record.drained()))
+        self._guard.attempt("a look", lambda: own.append(self._seen(step)))
         # Every process joins in, whatever went wrong in it, or the others would wait for it.
-        rows = over_ranks(pd.concat(own, ignore_index=True) if own else frame([]))
+        rows = self._processes.joined(pd.concat(own, ignore_index=True) if own else frame([]))
         told: list[Message] = []
-        if is_first():
-            self._try("the monitor", lambda: told.extend(self._judged(step, rows)))
+        if self._processes.first:
+            self._guard.attempt("the monitor", lambda: told.extend(self._judged(step, rows)))
             self._keep_state()
         self._tell(told)
-        if self._on_alarm == "stop":
+        if self._teller.stops:
             # One process decides for all: if one stopped alone, the others would wait for it.
-            alarm = of_first(next((message for message in told if message.kind == "alarm"), None))
-            if alarm is not None:
+            stopper = self._processes.of_first(self._teller.stopper(told))
+            if stopper is not None:
                 self.close()
-                raise StopTraining(alarm)
+                raise StopTraining(stopper)
 
     def _seen(self, step: int) -> pd.DataFrame:
         """What the look that is open saw; what it could not see is said."""
@@ -309,104 +373,79 @@ class Monitor:
             return frame([])
         seen, problem = look.taken()
         if problem:
-            self._say("a look", problem)
+            self._guard.say("a look failed", problem)
         return tidy(step, seen)
 
     def _judged(self, step: int, rows: pd.DataFrame) -> list[Message]:
         """Keep the rows of a look and of the steps before it; what they say."""
         if self._ranks_every and (step // self.every) % self._ranks_every == 0:
             ranks: list[pd.DataFrame] = []
-            self._try("the stable ranks", lambda: ranks.append(self.ranks()))
+            self._guard.attempt("the stable ranks", lambda: ranks.append(self.ranks()))
             rows = pd.concat([rows, *ranks], ignore_index=True)
         told = self._keep(rows)
         raw = rows["metric"].isin(RAW)
         if not raw.all():
             looked_at = rows[~raw].reset_index(drop=True)
-            told += self._judge.look(looked_at)
+            told += self._judge.look(looked_at, self._rate)
             if self._sink is not None:
                 self._sink.write(step, summary(looked_at, rows[raw]))
         return told
 
     def _keep_state(self) -> None:
         """What a run that goes on must remember."""
-        if self._folder is not None:
+        if self._record.folder is not None:
             state = {"step": self._last, **self._judge.as_state()}
-            self._try("the folder", partial(self._folder.keep_state, state))
-
-    def _drained(self) -> pd.DataFrame:
-        """Losses and gradient norms of the steps since the last look, in one transfer."""
-        raw, self._raw = self._raw, []
-        numbers = iter(on_host([value for _, _, value in raw if isinstance(value, Tensor)]))
-        known = [next(numbers) if isinstance(value, Tensor) else value for _, _, value in raw]
-        return frame(
-            [
-                [step, None, "", 0, None, metric, value, "", 1]
-                for (step, metric, _), value in zip(raw, known, strict=True)
-            ]
-        )
+            self._guard.attempt("the folder", partial(self._record.folder.keep_state, state))
 
     def _keep(self, table: pd.DataFrame) -> list[Message]:
-        if table.empty:
-            return []
-        table = typed(table)
-        if self._folder is None:
-            self._tables.append(table)
-        else:
-            self._try("the folder", partial(self._folder.add, table))
-        return self._judge.losses(table)
+        return [] if table.empty else self._judge.losses(self._record.keep(table))
 
     def _tell(self, told: list[Message]) -> None:
         self.messages += told
-        if told and self._folder is not None:
-            self._try("the folder", partial(self._folder.tell, self.messages))
-        for message in told:
-            if self._sink is not None:
-                self._sink.tell(message)
-            if callable(self._on_alarm):
-                self._on_alarm(message)
-            elif self._on_alarm == "warn":
-                warnings.warn(message.sentence(), stacklevel=3)
-            else:
-                _log.warning("joma: %s", message.sentence())
+        if told:
+            self._write_messages()
+        self._teller.tell(told)
+
+    def _write_messages(self) -> None:
+        if self._record.folder is not None:
+            self._guard.attempt("the folder", partial(self._record.folder.tell, self.messages))
 
     # Runs that are continued
 
     def _resume(self, folder: Folder) -> None:
-        state = folder.state()
         self._last = folder.last
-        self.messages = read_messages(folder.path)
-        if state is None or state["step"] < folder.last:
-            # Killed between the rows and the state, the run is judged again from its rows.
-            self._judge.again(folder.table())
-        else:
-            self._judge.restore(state)
+        try:
+            self.messages = read_messages(folder.path)
+        except JomaError as error:
+            self._guard.say("the folder", f"{error} The record is kept; messages begin anew")
+        try:
+            state = read_state(folder.path)
+            if state is None:
+                raise InputError("the run was broken off before its state was written")
+            self._judge = self._judge.restored(state)
+            if state["step"] < folder.last:
+                # Killed between the rows and the state: what came after it is judged again.
+                self._judge.further(_after(state["step"], folder.table()))
+            elif state["step"] > folder.last + self.every:
+                raise InputError("it is ahead of the record")
+        except Exception as error:  # whatever lies there must not end a training run
+            if folder.last >= 0:
+                if not isinstance(error, InputError):
+                    reason = f"state.json in {folder.path} is unreadable ({words_of(error)})"
+                    self._guard.say("the folder", f"{reason}; what it held is learnt anew from the record")
+                self._guard.attempt("the alarm's past", lambda: self._judge.again(folder.table()))
 
     def _go_back(self, step: int) -> None:
-        self._raw = [entry for entry in self._raw if entry[0] < step]
-        self._tables = [_before(step, table) for table in self._tables]
+        self._record.cut(step)
         self.messages = [message for message in self.messages if message.step < step]
         self._looked = min(self._looked, step - 1)
-        if self._folder is not None:
-            self._try("the folder", partial(self._folder.cut, step))
-            self._try("the folder", partial(self._folder.tell, self.messages))
-        self._try("the alarm's past", lambda: self._judge.again(_before(step, self.table())))
-
-    def _try(self, what: str, act: Callable[[], None]) -> bool:
-        """Whether it went well; otherwise one line, once for each reason."""
-        try:
-            act()
-        except Exception as error:  # nothing in a monitor may end a training run
-            self._say(
-                what, str(error) if isinstance(error, JomaError) else f"{type(error).__name__}: {error}"
-            )
-            return False
-        return True
-
-    def _say(self, what: str, reason: str) -> None:
-        if reason not in self._failed:
-            self._failed.add(reason)
-            _log.warning("joma: %s failed: %s", what, " ".join(reason.split()))
+        self._write_messages()
+        self._guard.attempt("the alarm's past", lambda: self._judge.again(_before(step, self.table())))
 
 
 def _before(step: int, table: pd.DataFrame) -> pd.DataFrame:
     return table[table["step"] < step]
+
+
+def _after(step: int, table: pd.DataFrame) -> pd.DataFrame:
+    return table[table["step"] > step]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import itertools
 from typing import TypeVar
 
 import numpy as np
@@ -12,21 +14,74 @@ from joma.instruments.monitor.look import MAXIMA, RESIDUAL
 
 T = TypeVar("T")
 
-_KEYS = ["step", "layer", "module", "call", "head", "metric", "unit"]
+_KEYS = ["step", "stack", "layer", "module", "call", "head", "metric", "unit"]
 
 
-def is_first() -> bool:
-    """Whether this process is the one that writes: the only one, or rank 0."""
-    return not _several() or dist.get_rank() == 0
+_PATIENCE = 20.0
+"""Seconds for which a monitor waits at its start for those of the other processes."""
+_numbers = itertools.count()
 
 
-def of_first(value: T) -> T:
-    """What the first process has; every process of the default group must call it."""
-    if not _several():
-        return value
-    values: list[T] = [value] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values[0]
+class Processes:
+    """The processes whose monitors look together: all of the default group, or this one alone.
+
+    Each says in the group's store that it is there. Where one is not within 20 seconds, there is a monitor
+    in some processes only, and nobody waits for the others: whoever looks, looks alone.
+    """
+
+    def __init__(self, patience: float = _PATIENCE) -> None:
+        self.together = _several()
+        self.missing = ""
+        """Why not all look together, in words."""
+        if self.together:
+            self._meet(patience)
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes: the only one, or rank 0."""
+        return not _several() or dist.get_rank() == 0
+
+    def _meet(self, patience: float) -> None:
+        store = dist.PrefixStore(f"joma-monitor-{next(_numbers)}", dist.distributed_c10d._get_default_store())
+        rank, size = dist.get_rank(), dist.get_world_size()
+        store.set(f"{rank}", "here")
+        if rank == 0:
+            try:
+                store.wait([f"{other}" for other in range(size)], datetime.timedelta(seconds=patience))
+            except dist.DistError:
+                self.together = False
+            store.set("decision", "together" if self.together else "alone")
+        else:
+            try:
+                store.wait(["decision"], datetime.timedelta(seconds=2 * patience))
+                self.together = store.get("decision") == b"together"
+            except dist.DistError:
+                self.together = False
+        if not self.together:
+            self.missing = (
+                f"not every one of the {size} processes has a monitor, so that it sees the share of the batch "
+                f"of process {rank} only; build it in every process"
+            )
+
+    def of_first(self, value: T) -> T:
+        """What the first process has; every process that looks together must call it."""
+        if not self.together:
+            return value
+        values: list[T] = [value] * dist.get_world_size()
+        dist.all_gather_object(values, value)
+        return values[0]
+
+    def mean(self, value: float) -> float:
+        """The mean over the processes; every one that looks together must call it."""
+        if not self.together:
+            return value
+        values = [value] * dist.get_world_size()
+        dist.all_gather_object(values, value)
+        return sum(values) / len(values)
+
+    def joined(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """The rows of all as one (``over_ranks``)."""
+        return over_ranks(rows) if self.together else rows
 
 
 def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:

@@ -13,31 +13,30 @@ from joma.measures.attention.statistics import metric_of
 
 RAW = ("loss", "gradient_norm")
 """What is known of every step, looked at or not."""
-COLUMNS = ("step", "layer", "module", "call", "head", "metric", "value", "unit", "count")
+COLUMNS = ("step", "stack", "layer", "module", "call", "head", "metric", "value", "unit", "count")
 _DTYPES = dict(
     zip(
         COLUMNS,
-        ("int64", "Int64", "object", "int64", "Int64", "object", "float64", "object", "int64"),
+        ("int64", "object", "Int64", "object", "int64", "Int64", "object", "float64", "object", "int64"),
         strict=True,
     )
 )
 
 
 def summary(rows: pd.DataFrame, raw: pd.DataFrame) -> dict[str, float]:
-    """Per layer and statistic minimum, median, maximum and which head is extreme; loss and gradient norm."""
+    """Per stack, layer and statistic minimum, median, maximum and which head is extreme; loss and gradient norm."""
     numbers: dict[str, float] = {}
-    for (metric, layer), own in rows.groupby(["metric", "layer"], sort=True):
+    for (metric, stack, layer), own in rows.groupby(["metric", "stack", "layer"], sort=True):
         values = own.dropna(subset="value")
         if values.empty:
             continue
-        name = f"joma/{metric}/layer{layer}"
+        place = f"{stack}/layer{layer}" if stack else f"layer{layer}"
+        name = f"joma/{metric}/{place}"
         if metric == "stable_rank":
-            numbers |= {
-                f"joma/stable_rank/{row.module}/layer{layer}": row.value for row in values.itertuples()
-            }
+            numbers |= {f"joma/stable_rank/{row.module}/{place}": row.value for row in values.itertuples()}
             continue
         if values["head"].isna().all():
-            numbers[name] = float(values["value"].max())  # of an encoder's layer and its decoder's
+            numbers[name] = float(values["value"].max())
             continue
         least, most = values["value"].idxmin(), values["value"].idxmax()
         numbers[f"{name}/min"], numbers[f"{name}/min_head"] = (
@@ -67,7 +66,9 @@ def tidy(step: int, seen: list[Seen]) -> pd.DataFrame:
         for head in range(max(heads, 1)):
             which = head if heads else None
             value, count = next(numbers), int(next(counts))
-            rows.append([step, part.layer, part.module, part.call, which, metric, value, part.unit, count])
+            if count or heads:  # of an empty batch, or one of padding alone, a stream says nothing
+                place = [step, part.stack, part.layer, part.module, part.call, which]
+                rows.append([*place, metric, value, part.unit, count])
     return frame(rows)
 
 

@@ -1,4 +1,4 @@
-"""Where a monitor's numbers go besides its folder: a function, TensorBoard, W&B, MLflow, trackio.
+"""Where a monitor's numbers go besides its folder: a function, TensorBoard, W&B, MLflow, trackio, Comet.
 
 A tracker is imported by whoever made it; joma calls its own method with a step and plain numbers.
 """
@@ -6,15 +6,17 @@ A tracker is imported by whoever made it; joma calls its own method with a step 
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 from collections.abc import Callable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from joma.core.errors import InputError, nearest
 from joma.instruments.monitor.messages import Message
 
 Numbers = Mapping[str, float]
-Sink = Callable[[int, Numbers], None]
+Sink = Callable[..., Any]
+"""Takes ``(step, numbers)`` or ``(numbers, step)``, as its signature says."""
 _TRACKERS = ("mlflow", "tensorboard", "trackio", "wandb")
 _FAILURES = 3
 _log = logging.getLogger("joma")
@@ -28,23 +30,51 @@ class ScalarWriter(Protocol):
         """Write one number."""
 
 
-def sink_of(log: Sink | ScalarWriter | str | None) -> Destination | None:
+@runtime_checkable
+class MetricLogger(Protocol):
+    """A Comet experiment, a logger of Lightning, the module ``mlflow``."""
+
+    def log_metrics(self, metrics: Numbers, *, step: int) -> None:
+        """Write several numbers."""
+
+
+@runtime_checkable
+class TrackedRun(Protocol):
+    """A run of W&B or trackio, or the module itself."""
+
+    def log(self, numbers: Numbers, *, step: int) -> None:
+        """Write several numbers."""
+
+
+Trackers = ScalarWriter | MetricLogger | TrackedRun
+
+
+def sink_of(log: Sink | Trackers | str | None) -> Destination | None:
     """What to hand a step and its numbers, and messages.
 
     Args:
-        log: a function of ``(step, {name: number})``; an object with ``add_scalar``; or the name of a
-            tracker whose run is active: ``wandb``, ``trackio``, ``mlflow``, or ``tensorboard`` (a writer
-            in its default folder). ``wandb`` and ``trackio`` get messages too, as their alerts.
+        log: a function of ``(step, {name: number})`` or, where its second parameter is called ``step``
+            (``wandb.log``, ``trackio.log``), of ``({name: number}, step)``; ``print``, for a line of few
+            numbers; an object with ``add_scalar``, ``log_metrics`` or ``log`` (a writer of TensorBoard, a
+            Comet experiment, a run of W&B or trackio); or the name of a tracker whose run is active:
+            ``wandb``, ``trackio``, ``mlflow``, or ``tensorboard`` (a writer in its default folder). ``wandb``
+            and ``trackio`` by name get messages too, as their alerts.
 
     Raises:
         InputError: an unknown name, or a tracker that is not installed.
     """
     if log is None:
         return None
+    if log is print:
+        return Destination(lambda step, numbers: print(_line(step, numbers), flush=True))
     if isinstance(log, ScalarWriter):
         return Destination(_scalars(log))
+    if isinstance(log, MetricLogger):
+        return Destination(lambda step, numbers: log.log_metrics(dict(numbers), step=step))
+    if not callable(log) and isinstance(log, TrackedRun):
+        return Destination(lambda step, numbers: log.log(dict(numbers), step=step))
     if callable(log):
-        return Destination(log)
+        return Destination(_called(log))
     if log not in _TRACKERS:
         raise InputError(f"log = {log!r} in Monitor is unknown; {nearest(str(log), _TRACKERS)}")
     try:
@@ -62,6 +92,39 @@ def sink_of(log: Sink | ScalarWriter | str | None) -> Destination | None:
         tracker.alert(title=title, text=text, level=level)
 
     return Destination(lambda step, numbers: tracker.log(dict(numbers), step=step), alert)
+
+
+def _called(log: Sink) -> Sink:
+    """A function as one of a step and its numbers."""
+    try:
+        taken = list(inspect.signature(log).parameters.values())
+    except (TypeError, ValueError):  # a builtin that does not tell
+        return log
+    places = [one.name for one in taken if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    names = [one.name for one in taken if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    if "step" in names and places[:1] != ["step"]:
+        return lambda step, numbers: log(dict(numbers), step=step)
+    if len(places) == 1 and not any(one.kind is one.VAR_POSITIONAL for one in taken):
+        return lambda step, numbers: log({"step": step, **numbers})
+    return log
+
+
+def _line(step: int, numbers: Numbers) -> str:
+    """Step, loss, and the extremes over all heads."""
+    words = [f"step {step}"]
+    for name, label in (("loss", "loss"), ("gradient_norm", "gradient norm")):
+        if (value := numbers.get(f"joma/{name}")) is not None:
+            words.append(f"{label} {value:.4g}")
+    for metric, end, extreme, label in (
+        ("attention_entropy", "/min", min, "least attention entropy"),
+        ("largest_logit", "/max", max, "largest logit"),
+    ):
+        found = [
+            v for name, v in numbers.items() if name.startswith(f"joma/{metric}/") and name.endswith(end)
+        ]
+        if found:
+            words.append(f"{label} {extreme(found):.3g}")
+    return ", ".join(words)
 
 
 def _scalars(writer: ScalarWriter) -> Sink:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 import torch
@@ -14,6 +14,7 @@ from joma.checkpoints.families.matrices import Matrix, find_matrices
 from joma.checkpoints.families.sizes import sizes_for
 from joma.checkpoints.in_memory import weights_of
 from joma.core.errors import InputError
+from joma.instruments.monitor.blocks import Block, block_of, learning
 from joma.instruments.monitor.rows import COLUMNS
 from joma.measures.ranks.stable_rank import stable_rank_estimate
 
@@ -21,8 +22,11 @@ LOWER, QUERY_KEY = "lower", "query_key"
 _RTOL = 1e-3
 
 
-def stable_ranks(model: nn.Module, step: int) -> pd.DataFrame:
+def stable_ranks(model: nn.Module, step: int, blocks: Sequence[Block] = ()) -> pd.DataFrame:
     """A row per layer for its lower MLP (|W|_F^2 / sigma_1^2), and one for W_Q^T W_K, summed over heads.
+
+    Layers are told apart by the blocks that their weights lie in; blocks of lists in which nothing is trained
+    are left out, where something is trained in others.
 
     ``module`` says which of the two. Keys that several queries share are repeated. Experts are left out; a
     matrix whose values are not finite, or all zero, has NaN.
@@ -32,11 +36,13 @@ def stable_ranks(model: nn.Module, step: int) -> pd.DataFrame:
     """
     checkpoint = weights_of(model)
     rows = [
-        {"step": step, "layer": layer, "module": module, "value": _rank(weight, f"{module} of layer {layer}")}
-        for layer, module, weight in _wanted(checkpoint)
+        {"step": step, "stack": stack, "layer": layer, "module": module, "value": _rank(weight, where)}
+        for stack, layer, module, where, weight in _wanted(checkpoint, blocks)
     ]
     if not rows:
-        raise InputError("no lower MLP, query or key is known by its name: there are no stable ranks.")
+        raise InputError(
+            "the weights have no stable ranks: no rule matches a lower MLP, or queries and keys, among their names."
+        )
     table = pd.DataFrame(rows).assign(call=0, head=pd.NA, metric="stable_rank", unit="", count=1)
     return table[list(COLUMNS)]
 
@@ -51,15 +57,21 @@ def sharded(model: nn.Module) -> str:
     return ""
 
 
-def _wanted(checkpoint: Checkpoint) -> Iterator[tuple[int, str, Tensor]]:
+def _wanted(checkpoint: Checkpoint, blocks: Sequence[Block]) -> Iterator[tuple[str, int, str, str, Tensor]]:
+    """Stack, layer, which matrix, its place in words, and the matrix."""
     shapes = {name: weight.shape for name, weight in checkpoint.weights.items() if not weight.problem}
+    followed = learning(blocks)
     by_layer: dict[tuple[str, int], dict[str, Matrix]] = {}
     for matrix in find_matrices(shapes, checkpoint.config):
         if matrix.layer is not None and not matrix.expert:
-            by_layer.setdefault((matrix.stack, matrix.layer), {})[matrix.role] = matrix
-    for (_, layer), roles in by_layer.items():
+            block = block_of(blocks, matrix.tensor.replace("_orig_mod.", ""))
+            if block is None or block in followed:
+                place = (matrix.stack, matrix.layer) if block is None else (block.stack, block.number)
+                by_layer.setdefault(place, {})[matrix.role] = matrix
+    for (stack, layer), roles in by_layer.items():
+        where = f"{stack} layer {layer}".lstrip()
         if "lower" in roles:
-            yield layer, LOWER, _taken(checkpoint, roles["lower"])
+            yield stack, layer, LOWER, f"{LOWER} of {where}", _taken(checkpoint, roles["lower"])
         if "query" in roles and "key" in roles:
             query, key = (_taken(checkpoint, roles[role]) for role in ("query", "key"))
             heads = sizes_for(checkpoint.config or {}, roles["query"].tensor).heads
@@ -68,7 +80,7 @@ def _wanted(checkpoint: Checkpoint) -> Iterator[tuple[int, str, Tensor]]:
                 shared = key.view(-1, per_head, key.shape[1])
                 key = shared.repeat_interleave(len(query) // len(key), dim=0).flatten(0, 1)
             if len(key) == len(query):
-                yield layer, QUERY_KEY, query.T @ key
+                yield stack, layer, QUERY_KEY, f"{QUERY_KEY} of {where}", query.T @ key
 
 
 def _taken(checkpoint: Checkpoint, matrix: Matrix) -> Tensor:

@@ -22,7 +22,7 @@ SETTLING = 150
 """Steps of a run before evidence is gathered: early learning changes attention by itself."""
 QUIET = 2.0
 """Logarithm of the average R below which nothing seems to happen: nine in ten looks at healthy runs."""
-_FEWEST = 50
+FEWEST = 50
 """Residuals from which on a run's own drift and variance are judged."""
 _EDGE = 1e-6
 
@@ -41,7 +41,8 @@ class Watched:
     armed_at: int | None
     """The first step at which an alarm could be raised."""
     drift: Array
-    """Of each run: root mean square over series of their mean residuals, in scales, while all was quiet."""
+    """Of each run: root mean square over series of their mean residuals, in scales, while all was quiet; NaN
+    until it is judged."""
     variance: Array
     """Of each run: mean over series of the residuals' long-run variance, likewise."""
 
@@ -49,14 +50,18 @@ class Watched:
         """Armed anew: evidence is forgotten, what the past taught is kept."""
         return dataclasses.replace(self, evidence=Evidence(np.full_like(self.evidence.log_r, -np.inf)))
 
-    def valid(self) -> NDArray[np.bool_]:
-        """Of each run: whether the bound's assumptions hold as far as the run has shown."""
-        return (self.drift <= DRIFT) & ~(self.variance > VARIANCE)
+    def valid(self) -> Array:
+        """Of each run: 1 where the bound's assumptions hold as far as the run has shown, 0 where they do not.
+
+        NaN until the run is judged: before ``FEWEST`` residuals, the last of them at a quiet look.
+        """
+        held = (self.drift <= DRIFT) & ~(self.variance > VARIANCE)
+        return np.where(np.isnan(self.drift), np.nan, held.astype(np.float64))
 
 
 def began(*shape: int) -> Watched:
     """Before the first look; ``shape``: runs, if there are several, and series."""
-    nothing = np.zeros(shape[:-1])
+    nothing = np.full(shape[:-1], np.nan)
     return Watched(
         Past.empty(shape), Moments.empty(shape), Evidence.none(*shape), 0, -1, None, nothing, nothing
     )
@@ -78,7 +83,7 @@ def looked(before: Watched, values: Array, step: int) -> tuple[Watched, Array]:
     variance = moments.long_run_variance()
     known = np.isfinite(variance)
     mean = np.where(known, variance, 0.0).sum(axis=-1) / np.maximum(known.sum(axis=-1), 1)
-    calm = (evidence.total() < QUIET) & (moments.counted.max(axis=-1) >= _FEWEST)
+    calm = (evidence.total() < QUIET) & (moments.counted.max(axis=-1) >= FEWEST)
     return (
         dataclasses.replace(
             after,
@@ -90,6 +95,11 @@ def looked(before: Watched, values: Array, step: int) -> tuple[Watched, Array]:
         ),
         residual,
     )
+
+
+def first_alarm(first: int, every: int) -> int:
+    """The first step at which an alarm can be raised: of looks at ``first`` and each ``every`` steps after."""
+    return first + every * max(LEARNING, -(-SETTLING // every))
 
 
 def fewest_looks(bound: float, series: int) -> int:

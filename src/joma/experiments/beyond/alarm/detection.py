@@ -21,7 +21,7 @@ from joma.measures.change.loss import LossCusum
 CADENCES = (1, 10, 50)
 ALPHA = 0.05
 OURS, WHOLE = "joma: the network", "joma: the whole monitor"
-WITHDRAWN, OWN_CUSUM = "joma: withdrawn", "joma: loss CUSUM"
+WITHDRAWN, UNJUDGED, OWN_CUSUM = "joma: withdrawn", "joma: not yet judged", "joma: loss CUSUM"
 CONFORMAL = "joma: the network, calibrated"
 _STREAMS = ("normalised_entropy", "largest_logit", "residual_rms")
 Levels = Mapping[tuple[str, int], float]
@@ -36,8 +36,8 @@ class Network:
     end: Watched
     evidence: Array
     """(looks, bases) from the branch's first step."""
-    valid: NDArray[np.bool_]
-    """Likewise: whether the bound was claimed at that look."""
+    valid: Array
+    """Likewise: whether the bound's assumptions were seen to hold (1) or not to (0); NaN: not judged yet."""
 
 
 def watched(found: Mapping[str, History], cadence: int, planned: int) -> Iterator[Network]:
@@ -57,7 +57,7 @@ def watched(found: Mapping[str, History], cadence: int, planned: int) -> Iterato
 def _watch(branch: str, state: Watched, history: History, cadence: int) -> Network:
     streams = _streams(history)
     bases = streams.shape[1]
-    evidence, valid = [np.empty((0, bases))], [np.empty((0, bases), dtype=np.bool_)]
+    evidence, valid = [np.empty((0, bases))], [np.empty((0, bases))]
     for step in history.looks(cadence):
         if step >= history.start:
             state, _ = looked(state, streams[step], int(step))
@@ -114,10 +114,12 @@ def alarms(found: Mapping[str, History], levels: Levels, planned: int) -> tuple[
             looks = looks[looks >= start]
             beyond = network.evidence >= bound
             first = _firsts(beyond, looks - start)
-            upheld = network.valid[beyond.argmax(axis=0), np.arange(beyond.shape[1])] if len(looks) else False
+            at_first = beyond.argmax(axis=0), np.arange(beyond.shape[1])
+            valid = network.valid[at_first] if len(looks) else np.full(beyond.shape[1], np.nan)
             own = {
-                OURS: np.where(upheld, first, np.nan),
-                WITHDRAWN: np.where(upheld, np.nan, first),
+                OURS: np.where(valid == 1, first, np.nan),
+                WITHDRAWN: np.where(valid == 0, first, np.nan),
+                UNJUDGED: np.where(np.isnan(valid), first, np.nan),
                 OWN_CUSUM: _firsts(losses[network.branch] > 0, np.arange(len(losses[network.branch]))),
                 CONFORMAL: _firsts(network.evidence >= levels[CONFORMAL, cadence], looks - start),
             }
@@ -153,7 +155,7 @@ def _shown(network: Network, history: History) -> Rows:
             "armed_share": 0.0 if end.armed_at is None else 1 - end.armed_at / steps,
             "drift": float(end.drift[base]),
             "variance": float(end.variance[base]),
-            "valid": bool(valid),
+            "valid": float(valid),
             "largest_evidence": float(network.evidence[:, base].max(initial=-np.inf)),
         }
         for base, valid in enumerate(end.valid())
