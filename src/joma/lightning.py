@@ -18,7 +18,7 @@ class TrainingMonitor(lightning.Callback):
 
     One step is one optimizer step, whatever is accumulated; its loss is that of its last batch. The folder is
     ``joma-monitor`` in the Trainer's root directory unless another is given; a run that is resumed continues
-    it. With ``on_alarm="stop"`` the Trainer stops after the step.
+    it. With ``on_alarm="stop"`` (or ``on_state="stop"``) the Trainer stops after the step.
 
     Args:
         settings: those of ``joma.Monitor``, the model aside.
@@ -71,7 +71,7 @@ class TrainingMonitor(lightning.Callback):
         if isinstance(loss, Tensor) and pl_module.automatic_optimization:
             loss = loss.detach() * trainer.accumulate_grad_batches  # Lightning has divided it
         try:
-            self.monitor.step(
+            self.monitor.done(
                 trainer.global_step, loss=loss if isinstance(loss, Tensor) else None, grad_norm=norm
             )
         except StopTraining:

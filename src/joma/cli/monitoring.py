@@ -11,9 +11,11 @@ import pandas as pd
 from joma.cli.words.options import MonitorOptions
 from joma.core.errors import InputError
 from joma.core.printing import one_line_of
-from joma.instruments.monitor.folder import read_facts, read_messages, read_state, read_table
+from joma.instruments.monitor.folder import is_monitored, read_facts, read_messages, read_table
+from joma.instruments.monitor.health import able_since, health
+from joma.instruments.monitor.messages import Message
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
-from joma.measures.change.detector import LEARNING, SETTLING, fewest_looks
+from joma.measures.change.detector import fewest_looks, first_alarm
 from joma.measures.change.e_detector import threshold
 
 _SECONDS = 5.0
@@ -23,14 +25,14 @@ def do(options: MonitorOptions) -> int:
     """Print the state of the run; with ``--follow`` go on until interrupted."""
     if not options.directory:
         raise InputError("monitor: name the folder that joma.Monitor writes.")
-    folder = Path(options.directory)
+    folder = _monitored(Path(options.directory))
     table = read_table(folder)
     messages = read_messages(folder)
     if options.json:
         state = {**read_facts(folder), "step": _last(table), "messages": [m.as_dict() for m in messages]}
         print(json.dumps(state, indent=1))
         return 0
-    print(standing(folder, table))
+    print(standing(folder, table, messages))
     told = 0
     while True:
         for message in messages[told:]:
@@ -42,11 +44,29 @@ def do(options: MonitorOptions) -> int:
         messages = read_messages(folder)
 
 
-def standing(folder: Path, table: pd.DataFrame) -> str:
-    """Last step and loss, the heads with the least entropy and the largest logit, what the cadence means."""
+def _monitored(folder: Path) -> Path:
+    """The folder, or the one that lies right in it (a Trainer's holds its monitor's).
+
+    Raises:
+        InputError: there are several.
+    """
+    if is_monitored(folder) or not folder.is_dir():
+        return folder
+    inside = sorted(path for path in folder.iterdir() if is_monitored(path))
+    if len(inside) > 1:
+        names = ", ".join(path.name for path in inside[:4])
+        raise InputError(f"{folder} holds {len(inside)} monitor folders ({names}); name one.")
+    return inside[0] if inside else folder
+
+
+def standing(folder: Path, table: pd.DataFrame, messages: list[Message]) -> str:
+    """Whether the run is healthy, last step and loss, extreme heads, and what the cadence means."""
     facts = read_facts(folder)
     every = facts.get("every")
+    if table.empty:
+        return f"{facts.get('model')}: nothing was looked at yet; looks are every {every} steps"
     lines = [f"{facts.get('model')} at step {_last(table)}, looked at every {every} steps"]
+    lines.append(health(table, messages, able_since(folder)))
     loss = table[table["metric"] == "loss"]
     if len(loss):
         lines.append(f"loss {loss['value'].iloc[-1]:.4g} (at step {int(loss['step'].iloc[-1])})")
@@ -60,25 +80,26 @@ def standing(folder: Path, table: pd.DataFrame) -> str:
             continue
         own = own[own["step"] == own["step"].max()]
         row = own.loc[own["value"].idxmin() if least else own["value"].idxmax()]
-        lines.append(f"{words} {row['value']:.3g}: layer {row['layer']}, head {row['head']}")
+        place = f"{row['stack']} layer {row['layer']}, head {row['head']}".lstrip()
+        lines.append(f"{words} {row['value']:.3g}: {place}")
     lines.append(_guarantee(folder, int(facts["every"])))
     return "\n".join(map(one_line_of, lines))
 
 
 def _guarantee(folder: Path, every: int) -> str:
     """What looks at this cadence can tell, and since when."""
-    state = (read_state(folder) or {}).get("alarm")
-    loss = "; the loss is read at every step that was told"
-    if state is None:
-        return f"nothing was looked at yet{loss}"
-    armed = state["watched"]["armed_at"]
-    if armed is None:
-        needed = max(every * LEARNING, SETTLING)
-        return f"no alarm can be raised before step {state['watched']['first'] + needed}{loss}"
+    loss = "The loss is read at every step that reported one."
+    able = able_since(folder)
+    if able is None:
+        return f"Nothing was looked at yet. {loss}"
+    state, armed = able
+    if not armed:
+        when = first_alarm(state["watched"]["first"], every)
+        return f"No alarm is possible before step {when}. {loss}"
     looks = fewest_looks(threshold(state["looks"], state["alpha"]), len(state["keys"]))
     return (
-        f"armed since step {armed}: a change of one head alone, however strong, is told after {looks} looks "
-        f"({looks * every} steps) at the earliest, of all heads after fewer{loss}"
+        f"Alarms are active since step {state['watched']['armed_at']}. A change confined to one head needs at "
+        f"least {looks} looks ({looks * every} steps) to be noticed. {loss}"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -17,11 +17,14 @@ from joma.instruments.monitor.weights import LOWER, QUERY_KEY
 
 _MARKS: dict[Kind, tuple[str, str, str]] = {
     "alarm": ("v", PALETTE[1], "alarm"),
-    "not valid": ("v", "0.5", "change, no probability claimed"),
+    "not valid": ("v", "0.5", "change, not valid: no probability claimed"),
+    "not judged": ("^", "0.5", "change, not yet judged: no probability claimed"),
     "state": ("s", PALETTE[3], "state message"),
     "spike": ("o", PALETTE[2], "spike that is over"),
 }
 _TICKS = 12
+_LEAST_SPAN, _LEAST_LOGIT = 0.1, 1.0
+"""Of the colours of entropies, so that noise is not stretched; logits below this are all one colour."""
 LEAST_RANGE = 1.5
 """Largest over smallest value from which on a scale of decades shows something."""
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
@@ -30,39 +33,35 @@ PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 def draw_monitor(table: pd.DataFrame, messages: Sequence[Message]) -> Figure:
     """One time axis: loss with all messages, gradient norm, entropy and largest logit of each head, ranks.
 
-    A row of a heat map is a head, layer by layer; blue is attention on few keys, and large logits.
+    What was not measured has no panel. A row of a heat map is a head, layer by layer; blue is attention on few
+    keys, and logits far from 0. Dashed lines are changes.
     """
     figure: Figure
-    figure, axes = panels(5, 1, width=9.5, height=2.0, sharex=True)
-    loss, norm, entropy, logit, ranks = axes[:, 0]
-    _losses(loss, table)
-    _norms(norm, table)
-    _heat_map(figure, entropy, table, "normalised_entropy", "attention entropy / log n", Normalize(0, 1))
-    _heat_map(figure, logit, table, "largest_logit", "largest logit", LogNorm(1, LARGE_LOGIT))
-    _ranks(ranks, table)
-    _told(loss, messages)
-    for axis in (norm, entropy, logit, ranks):
+    measured = set(table["metric"])
+    drawn = [panel for metric, panel in _PANELS.items() if metric in measured] or [_losses]
+    figure, axes = panels(len(drawn), 1, width=9.5, height=2.0, sharex=True)
+    for panel, axis in zip(drawn, axes[:, 0], strict=True):
+        panel(figure, axis, table)
         for message in messages:
-            if message.kind in ("alarm", "not valid"):
+            if message.kind in ("alarm", "not valid", "not judged"):
                 axis.axvline(message.step, color=_MARKS[message.kind][1], lw=1, ls="--")
-    ranks.set_xlabel("step")
+    _told(axes[0, 0], messages)
+    axes[-1, 0].set_xlabel("step")
     return figure
 
 
-def _losses(axis: Axes, table: pd.DataFrame) -> None:
+def _losses(_figure: Figure, axis: Axes, table: pd.DataFrame) -> None:
     own = table[table["metric"] == "loss"].sort_values("step")
     axis.plot(own["step"], own["value"], color=PALETTE[0], lw=1, label="loss")
-    axis.set(ylabel="loss", title="loss")
+    axis.set(ylabel="loss")
+    axis.set_title("loss", loc="left")
     if own.empty:
-        _nothing(axis, "no loss was told")
+        axis.text(0.5, 0.5, "no loss was reported", ha="center", va="center", transform=axis.transAxes)
 
 
-def _norms(axis: Axes, table: pd.DataFrame) -> None:
+def _norms(_figure: Figure, axis: Axes, table: pd.DataFrame) -> None:
     own = table[table["metric"] == "gradient_norm"].sort_values("step")
-    axis.set_title("gradient norm")
-    if own.empty:
-        _nothing(axis, "no gradient was there")
-        return
+    axis.set_title("gradient norm", loc="left")
     axis.plot(own["step"], own["value"], color=ink(), lw=0.7)
     axis.set_ylabel("norm")
     low, high = own["value"].min(), own["value"].max()
@@ -81,24 +80,42 @@ def _logarithmic(axis: Axes) -> None:
 
 
 def _told(axis: Axes, messages: Sequence[Message]) -> None:
-    for kind, (marker, colour, words) in _MARKS.items():
+    for order, kind in enumerate(reversed(_MARKS)):  # alarms lie on top
+        marker, colour, words = _MARKS[kind]
         steps = [message.step for message in messages if message.kind == kind]
         if steps:
             height = axis.get_xaxis_transform()
             axis.plot(
-                steps, np.full(len(steps), 0.95), marker, color=colour, transform=height, label=words, ms=6
+                steps,
+                np.full(len(steps), 0.95),
+                marker,
+                color=colour,
+                transform=height,
+                label=words,
+                ms=6,
+                zorder=5 + order,
             )
     axis.legend(loc="best", ncols=2)
+
+
+def _entropies(figure: Figure, axis: Axes, table: pd.DataFrame) -> None:
+    values = table[table["metric"] == "normalised_entropy"]["value"].to_numpy(float)
+    low = min(np.nanmin(values, initial=1.0), 1 - _LEAST_SPAN)
+    _heat_map(figure, axis, table, "normalised_entropy", "attention entropy / log n", Normalize(low, 1))
+
+
+def _logits(figure: Figure, axis: Axes, table: pd.DataFrame) -> None:
+    values = np.abs(table[table["metric"] == "largest_logit"]["value"].to_numpy(float))
+    high = max(np.nanmax(values[np.isfinite(values)], initial=0.0), 2 * _LEAST_LOGIT)
+    title = "largest logit (its size, where it is negative)"
+    _heat_map(figure, axis, table, "largest_logit", title, LogNorm(_LEAST_LOGIT, min(high, LARGE_LOGIT)))
 
 
 def _heat_map(
     figure: Figure, axis: Axes, table: pd.DataFrame, metric: str, title: str, norm: Normalize
 ) -> None:
     own = table[(table["metric"] == metric) & table["head"].notna()]
-    axis.set_title(title)
-    if own.empty:
-        _nothing(axis, f"{metric} was not measured")
-        return
+    axis.set_title(title, loc="left")
     grid = own.assign(row=_names(own)).pivot_table(
         index="row", columns="step", values="value", sort=False, dropna=False
     )
@@ -107,8 +124,10 @@ def _heat_map(
     width = float(np.median(np.diff(steps))) if len(steps) > 1 else 1.0
     edges = np.append(steps, steps[-1] + width) - width / 2
     colours = "viridis" if metric == "normalised_entropy" else "viridis_r"
+    values = np.abs(grid.to_numpy(float))
+    values = np.where(np.isnan(values), np.nan, np.clip(values, norm.vmin, norm.vmax))
     mesh = axis.pcolormesh(
-        edges, np.arange(len(grid) + 1) - 0.5, grid.to_numpy(float), cmap=colours, norm=norm, rasterized=True
+        edges, np.arange(len(grid) + 1) - 0.5, values, cmap=colours, norm=norm, rasterized=True
     )
     axis.invert_yaxis()
     axis.grid(visible=False)
@@ -117,25 +136,30 @@ def _heat_map(
     axis.set_ylabel("layer.head")
     bar = figure.colorbar(mesh, ax=axis, fraction=0.03, pad=0.01)
     mark = LOW_ENTROPY if metric == "normalised_entropy" else LARGE_LOGIT
-    bar.ax.axhline(mark, color=ink(), lw=1.5)
+    if norm.vmin is not None and norm.vmax is not None and norm.vmin <= mark <= norm.vmax:
+        bar.ax.axhline(mark, color=ink(), lw=1.5)
 
 
 def _names(rows: pd.DataFrame) -> pd.Series[str]:
-    """``3.1``, and which call where a module attends more than once, ``encoder`` and ``decoder`` apart."""
-    names = rows["layer"].astype(str) + "." + rows["head"].astype(str)
-    places = rows.groupby(["layer", "head"])["module"].transform("nunique")
+    """``3.1``, with the stack before it where there are several, and which call where a module attends more
+    than once; self and cross attention of a layer by their modules' names."""
+    stacks = _stacks(rows)
+    names = (stacks + " " + rows["layer"].astype(str)).str.lstrip() + "." + rows["head"].astype(str)
+    places = rows.assign(stack=stacks).groupby(["stack", "layer", "head"])["module"].transform("nunique")
     names = names.where(places == 1, rows["module"] + "." + rows["head"].astype(str))
     return names.where(rows["call"] == 0, names + " call " + rows["call"].astype(str))
 
 
-def _ranks(axis: Axes, table: pd.DataFrame) -> None:
+def _stacks(rows: pd.DataFrame) -> pd.Series[str]:
+    return rows["stack"] if "stack" in rows else pd.Series("", rows.index)
+
+
+def _ranks(_figure: Figure, axis: Axes, table: pd.DataFrame) -> None:
     own = table[table["metric"] == "stable_rank"]
-    axis.set_title("stable rank, a line a layer")
-    if own.empty:
-        _nothing(axis, "no stable rank was read")
-        return
+    axis.set_title("stable rank, a line a layer", loc="left")
     for module, colour, words in ((LOWER, PALETTE[0], "lower MLP"), (QUERY_KEY, PALETTE[1], "$W_Q^T W_K$")):
-        lines = own[own["module"] == module].groupby("layer")
+        part = own[own["module"] == module]
+        lines = part.assign(stack=_stacks(part)).groupby(["stack", "layer"])
         for number, (_, line) in enumerate(lines):
             line = line.sort_values("step")
             axis.plot(
@@ -146,5 +170,11 @@ def _ranks(axis: Axes, table: pd.DataFrame) -> None:
     axis.legend(loc="best", ncols=2)
 
 
-def _nothing(axis: Axes, words: str) -> None:
-    axis.text(0.5, 0.5, words, ha="center", va="center", transform=axis.transAxes)
+_PANELS: dict[str, Callable[[Figure, Axes, pd.DataFrame], None]] = {
+    "loss": _losses,
+    "gradient_norm": _norms,
+    "normalised_entropy": _entropies,
+    "largest_logit": _logits,
+    "stable_rank": _ranks,
+}
+"""What is drawn of each metric that was measured."""

@@ -10,6 +10,7 @@ from joma.core.files import whole_file
 from joma.core.style import style
 from joma.instruments.monitor.figure import draw_monitor
 from joma.instruments.monitor.folder import is_monitored, read_facts, read_messages, read_table
+from joma.instruments.monitor.health import able_since, health
 from joma.instruments.monitor.messages import Message
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.runs.directory import Run
@@ -41,23 +42,31 @@ def monitored_run(directory: Path) -> Run:
         "title": f"{facts.get('model')}, watched while it trained",
         "subject": "papers",
         "settings": facts,
-        "answer": _answer(table, messages),
+        "answer": _answer(directory, table, messages),
+        "versions": facts.get("versions", {}),
         "figure": draw_monitor.__doc__,
     }
     tables = {"messages": pd.DataFrame(told)} if told else {}
     return Run(directory, settings, [], {**tables, "statistics": table})
 
 
-def _answer(table: pd.DataFrame, messages: list[Message]) -> list[str]:
+def _answer(directory: Path, table: pd.DataFrame, messages: list[Message]) -> list[str]:
     if table.empty:
         return ["Nothing was looked at yet."]
+    judged = health(table, messages, able_since(directory))
     courses = [_course(table, *course) for course in _COURSES]
     course = " and ".join(filter(None, courses))
     kinds = [message.kind for message in messages]
     told = f"{_count(kinds.count('alarm'), 'alarm')} and {_count(kinds.count('state'), 'state message')}"
     first = f"Up to step {int(table['step'].max())}: {told}{course and '; '}{course}."
     alarms = [message for message in messages if message.kind == "alarm"]
-    return [first, *(["The first alarm: " + alarms[0].sentence()] if alarms else [])]
+    unsure = [message for message in messages if message.kind in ("not judged", "not valid")]
+    return [
+        judged,
+        first,
+        *(["The first alarm: " + alarms[0].sentence()] if alarms else []),
+        *(["A change without a probability: " + unsure[0].sentence()] if unsure and not alarms else []),
+    ]
 
 
 def _course(table: pd.DataFrame, metric: str, words: str, unit: str) -> str:
@@ -65,8 +74,10 @@ def _course(table: pd.DataFrame, metric: str, words: str, unit: str) -> str:
     means = table[table["metric"] == metric].groupby("step")["value"].mean().dropna()
     if len(means) < 2:
         return ""
-    first, last = means.iloc[0], means.iloc[-1]
-    return f"{words} {'fell' if last < first else 'rose'} from {first:.3g} to {last:.3g}{unit}"
+    first, last = f"{means.iloc[0]:.3g}", f"{means.iloc[-1]:.3g}"
+    if first == last:
+        return f"{words} is {last}{unit}, as it was"
+    return f"{words} {'fell' if means.iloc[-1] < means.iloc[0] else 'rose'} from {first} to {last}{unit}"
 
 
 def _count(number: int, what: str) -> str:

@@ -1,0 +1,81 @@
+"""Is a monitored run healthy? One sentence, made from its last look, its messages and its losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from joma.core.errors import JomaError
+from joma.instruments.monitor.folder import read_state
+from joma.instruments.monitor.messages import Message, states
+from joma.instruments.monitor.rows import RAW
+
+_SHARE = 10
+"""A run's losses are compared by tenths of it."""
+_SPREADS = 3.0
+"""Standard errors of their difference from which on two tenths differ."""
+
+
+def able_since(folder: Path) -> tuple[dict[str, Any], bool] | None:
+    """What the change alarm remembers, and whether it can alarm; None before the first look."""
+    try:
+        state = (read_state(folder) or {}).get("alarm")
+    except JomaError:  # the monitor says so when it goes on
+        return None
+    return None if state is None else (state, state["watched"]["armed_at"] is not None)
+
+
+def health(
+    table: pd.DataFrame, messages: Sequence[Message], able: tuple[dict[str, Any], bool] | None = None
+) -> str:
+    """What speaks against the run, the worst first; or that nothing does, and whether anything could have."""
+    losses = table[table["metric"] == "loss"]["value"].to_numpy(float)
+    looks = table[~table["metric"].isin((*RAW, "stable_rank"))]
+    last = looks[looks["step"] == looks["step"].max()]
+    told = {(message.metric, message.where): message for message in messages if message.kind == "state"}
+    against: list[str] = []
+    causes: list[str] = []
+    if len(losses) and not np.isfinite(losses[-1]):
+        against.append(f"the loss is {losses[-1]}")
+    for state in states(last, {}):
+        began = told.get((state.metric, state.where))
+        since = "" if began is None else f" since step {began.since}"
+        first = ", the first look" if began is not None and "first look" in began.sure else ""
+        causes += [began.to_do] if began is not None and began.to_do else []
+        against.append(f"{state.where}: {state.what}{since}{first}")
+    if rise := _rise(losses):
+        against.append(rise)
+    alarms = [message for message in messages if message.kind == "alarm" and not _over(message, messages)]
+    against += [f"alarm at step {alarm.step}: {alarm.where}: {alarm.what}" for alarm in alarms[:1]]
+    if against:
+        cause = f" To do: {causes[0]}." if causes else ""
+        return f"The run is not healthy: {'; '.join(against)}.{cause}"
+    unsure = [message for message in messages if message.kind in ("not valid", "not judged")]
+    if unsure:
+        words = "not yet judged" if unsure[0].kind == "not judged" else "not valid"
+        return f"The run changed at step {unsure[0].step} ({words}: no probability is claimed): {unsure[0].what}."
+    if able is not None and not able[1]:
+        return "No fault was seen; no alarm was possible yet, so that states and the loss are all that was judged."
+    return "No fault was seen: no alarm, and no head, layer or loss that stands out."
+
+
+def _over(alarm: Message, messages: Sequence[Message]) -> bool:
+    return any(one.kind == "spike" and one.since == alarm.step for one in messages)
+
+
+def _rise(losses: np.ndarray[Any, np.dtype[np.float64]]) -> str:
+    """Whether the last tenth lies above the lowest one, or the first, by more than their spread."""
+    size = len(losses) // _SHARE
+    if size < 5 or not np.isfinite(losses).all():
+        return ""
+    tenths = losses[: size * _SHARE].reshape(_SHARE, size)
+    means, errors = tenths.mean(axis=1), tenths.std(axis=1, ddof=1) / np.sqrt(size)
+    lowest = int(means.argmin())
+    error = float(np.hypot(errors[-1], errors[lowest]))
+    if means[-1] - means[lowest] <= _SPREADS * error or means[-1] - means[lowest] < 0.1 * abs(means[lowest]):
+        return ""
+    return f"the loss stands at {means[-1]:.3g}, above the {means[lowest]:.3g} that it had reached"
