@@ -12,7 +12,7 @@ from stored import job
 from joma.core.claim import Claim
 from joma.experiments.beyond.alarm.branches import FAULTS, HEALTHY, MAIN, OTHERS
 from joma.experiments.beyond.alarm.claims import FEWEST, answer, harmless
-from joma.experiments.beyond.alarm.detection import OURS, WHOLE, WITHDRAWN
+from joma.experiments.beyond.alarm.detection import OURS, UNJUDGED, WHOLE, WITHDRAWN
 from joma.runs.directory import Run, read_run
 
 HERE = Path(__file__).parent
@@ -142,7 +142,9 @@ def _rates(tables: dict[str, pd.DataFrame], cadence: int) -> str:
 
 def _leads(tables: dict[str, pd.DataFrame], cadence: int) -> str:
     own = tables["leads"]
-    own = own[(own["setting"] == MAIN.name) & (own["cadence"] == cadence) & (own["rule"] != WITHDRAWN)]
+    own = own[
+        (own["setting"] == MAIN.name) & (own["cadence"] == cadence) & ~own["rule"].isin((WITHDRAWN, UNJUDGED))
+    ]
     names = [branch.name for branch in FAULTS if branch.name in set(own["branch"])]
     head = f"| rule | {' | '.join(names)} |\n|---|{'---|' * len(names)}\n"
     every = "every step" if cadence == 1 else f"every {cadence} steps"

@@ -25,7 +25,10 @@ def test_monitor_says_where_a_run_stands(tmp_path: Path, capsys: pytest.CaptureF
     assert "TransformerEncoderLayer at step 2, looked at every 2 steps" in shown
     assert "STATE     step 0: " in shown
     assert "least attention entropy" in shown
-    assert "no alarm can be raised before step 150" in shown
+    assert "No alarm is possible before step 150" in shown
+    assert "The run is not healthy: all 2 heads: attention is on one key" in shown
+    assert cli.main(["monitor", str(tmp_path)]) == 0  # a Trainer's folder holds its monitor's
+    assert capsys.readouterr().out == shown
     assert cli.main(["monitor", str(tmp_path / "live"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["step"] == 2
@@ -46,7 +49,7 @@ def test_a_folder_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_no_monitors_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["monitor", str(tmp_path)]) == 2
-    assert "no monitor's folder" in capsys.readouterr().err
+    assert "not a monitor folder" in capsys.readouterr().err
     assert cli.main(["monitor"]) == 2
     assert "name the folder" in capsys.readouterr().err
 
@@ -62,7 +65,7 @@ def test_the_page_of_a_monitored_run(tmp_path: Path, capsys: pytest.CaptureFixtu
             monitor.step(step, loss=loss * torch.nan if step == 5 else loss)
     capsys.readouterr()
     assert cli.main(["monitor", str(tmp_path / "live")]) == 0
-    assert "the loss is read at every step that was told" in capsys.readouterr().out
+    assert "The loss is read at every step that reported one" in capsys.readouterr().out
     page = tmp_path / "page.html"
     assert cli.main(["report", str(tmp_path), "-o", str(page)]) == 0
     shown = page.read_text()

@@ -135,6 +135,8 @@ def _heat_map(
     axis.set_yticks(range(0, len(grid), every), list(grid.index[::every]))
     axis.set_ylabel("layer.head")
     bar = figure.colorbar(mesh, ax=axis, fraction=0.03, pad=0.01)
+    bar.ax.yaxis.set_major_formatter(PLAIN)
+    bar.ax.yaxis.set_minor_formatter(NullFormatter())
     mark = LOW_ENTROPY if metric == "normalised_entropy" else LARGE_LOGIT
     if norm.vmin is not None and norm.vmax is not None and norm.vmin <= mark <= norm.vmax:
         bar.ax.axhline(mark, color=ink(), lw=1.5)

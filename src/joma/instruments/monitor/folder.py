@@ -229,7 +229,8 @@ def _rows_of(files: list[Path]) -> pd.DataFrame:
         for name in _KEYS
     }
     order = np.argsort(places["step"], kind="stable")
-    again = pd.DataFrame(places).iloc[order].duplicated(keep="last").to_numpy()
+    differ = {name: own[order] for name, own in places.items() if len(own) and own.min() != own.max()}
+    again = pd.DataFrame(differ, index=range(len(order))).duplicated(keep="last").to_numpy()
     kept = table.take(pa.array(order[~again]))
     frame: pd.DataFrame = kept.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
     return frame.astype({name: "int64" for name in ("step", "call", "count")})
