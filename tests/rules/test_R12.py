@@ -63,13 +63,13 @@ def models() -> dict[str, tuple[nn.Module, dict[str, Any]]]:
     return {
         "vit": (ViTModel(ViTConfig(**small, image_size=8, patch_size=4)), {"pixel_values": pixels}),
         "clip": (
-            CLIPModel(CLIPConfig(text, {**small, "image_size": 8, "patch_size": 4}, projection_dim=8)),
+            CLIPModel(CLIPConfig(text_config=text, vision_config={**small, "image_size": 8, "patch_size": 4}, projection_dim=8)),
             {"pixel_values": pixels, "input_ids": torch.randint(3, 30, (2, 5))},
         ),
         "wav2vec2": (
             Wav2Vec2Model(
                 Wav2Vec2Config(
-                    **small, conv_dim=(16,), conv_kernel=(4,), conv_stride=(4,), num_feat_extract_layers=1,
+                    **small, conv_dim=(16,), conv_kernel=(4,), conv_stride=(4,),
                     num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, mask_time_prob=0.0,
                 )
             ),

@@ -11,7 +11,7 @@ import pandas
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -20,7 +20,7 @@ import joma
 from joma.core.errors import InputError
 
 SOURCE = "\n".join(path.read_text() for path in Path(joma.__file__).parent.rglob("*.py"))
-FEW = settings(max_examples=6, deadline=None)
+FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 names = st.text(string.ascii_lowercase, min_size=7, max_size=12).map(lambda name: f"{name}_")
 
