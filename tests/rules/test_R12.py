@@ -52,18 +52,16 @@ def models() -> dict[str, tuple[nn.Module, dict[str, Any]]]:
         Wav2Vec2Model,
     )
 
-    small: dict[str, Any] = {
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-    }
+    small: dict[str, Any] = dict(  # noqa: C408
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    vision = {**small, "image_size": 8, "patch_size": 4}
     pixels = torch.randn(2, 3, 8, 8)
     text = {**small, "vocab_size": 30, "max_position_embeddings": 16, "eos_token_id": 2}
     return {
         "vit": (ViTModel(ViTConfig(**small, image_size=8, patch_size=4)), {"pixel_values": pixels}),
         "clip": (
-            CLIPModel(CLIPConfig(text_config=text, vision_config={**small, "image_size": 8, "patch_size": 4}, projection_dim=8)),
+            CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=8)),
             {"pixel_values": pixels, "input_ids": torch.randint(3, 30, (2, 5))},
         ),
         "wav2vec2": (

@@ -85,7 +85,8 @@ class AttentionCall:
         batch, _, _, keys = self.shape
         if self.logits is not None:
             best = self.logits.amax((1, 2))
-            seen = best > best.amax(-1, keepdim=True) - _APART
+            top = best.amax(-1, keepdim=True)
+            seen = (best > top - _APART) | ~top.isfinite()  # an overflow says nothing of padding
         elif self.keep is not None and self.keep.ndim == 4 and len(self.keep) == batch:
             seen = self._pairs_kept().any(1).any(1).expand(batch, keys)
         else:  # a mask without samples says nothing of their padding

@@ -88,7 +88,7 @@ class Lineage:
         if self._constants.get(id(tensor)) is tensor:
             return PARAMETERS
         self._inputs += 1
-        wide = tensor.ndim == 3 and tensor.is_floating_point()
+        wide = not tensor.is_nested and tensor.ndim == 3 and tensor.is_floating_point()
         widths = _channel(tensor, -1) if wide else ()
         return self._keep(tensor, Origin(frozenset((self._inputs,)), widths=widths))
 
