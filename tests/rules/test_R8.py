@@ -22,7 +22,7 @@ from joma.core.errors import InputError
 SOURCE = "\n".join(path.read_text() for path in Path(joma.__file__).parent.rglob("*.py"))
 FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
-names = st.text(string.ascii_lowercase, min_size=7, max_size=12).map(lambda name: f"{name}_")
+names = st.text(string.ascii_lowercase, min_size=7, max_size=12).map(lambda name: f"zq{name}_")
 
 
 def entropies(scores: Tensor) -> Tensor:
