@@ -157,6 +157,11 @@ def test_another_number_may_be_told() -> None:
     assert STATEMENT.judge(below(0.01, 0.001, of="p"), measured=math.nan).verdict == "fails"
 
 
+def test_a_word_that_no_condition_has() -> None:
+    with pytest.raises(TypeError, match="accross"):
+        above(0.5, 0.7, of="share", accross="in every run")  # type: ignore[call-arg]
+
+
 def test_thresholds_of_another_number_than_measured() -> None:
     with pytest.raises(InputError, match="fall: 2 thresholds for 3 measured numbers"):
         above([1.0, 2.0], [1.0, 2.0, 3.0], of="fall")

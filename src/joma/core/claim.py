@@ -121,27 +121,27 @@ def at_least(threshold: Numbers, measured: Numbers, **words: Unpack[Words]) -> C
     Raises:
         InputError: several thresholds, but not as many as measured numbers.
     """
-    return _criterion("at least", threshold, measured, words)
+    return _criterion("at least", threshold, measured, **words)
 
 
 def at_most(threshold: Numbers, measured: Numbers, **words: Unpack[Words]) -> Criterion:
     """``measured <= threshold``; arguments as of ``at_least``."""
-    return _criterion("at most", threshold, measured, words)
+    return _criterion("at most", threshold, measured, **words)
 
 
 def above(threshold: Numbers, measured: Numbers, **words: Unpack[Words]) -> Criterion:
     """``measured > threshold``; arguments as of ``at_least``."""
-    return _criterion("above", threshold, measured, words)
+    return _criterion("above", threshold, measured, **words)
 
 
 def below(threshold: Numbers, measured: Numbers, **words: Unpack[Words]) -> Criterion:
     """``measured < threshold``; arguments as of ``at_least``."""
-    return _criterion("below", threshold, measured, words)
+    return _criterion("below", threshold, measured, **words)
 
 
 def equal(threshold: Numbers, measured: Numbers, **words: Unpack[Words]) -> Criterion:
     """``measured == threshold``, for counts and shares; arguments as of ``at_least``."""
-    return _criterion("exactly", threshold, measured, words)
+    return _criterion("exactly", threshold, measured, **words)
 
 
 def between(low: float, high: float, measured: Numbers, **words: Unpack[Words]) -> Criterion:
@@ -154,22 +154,31 @@ def within_error(tolerance: float, error: Numbers, *, of: str = "error", **words
     return dataclasses.replace(at_most(tolerance, error, of=of, **words), tolerance=float(tolerance))
 
 
-def _criterion(relation: Relation, threshold: Numbers, measured: Numbers, words: Words) -> Criterion:
+def _criterion(
+    relation: Relation,
+    threshold: Numbers,
+    measured: Numbers,
+    *,
+    of: str,
+    than: str = "",
+    across: str = "",
+    unit: str = "",
+) -> Criterion:
     values, thresholds = _as_list(measured) or [math.nan], _as_list(threshold) or [math.nan]
     if len(thresholds) == 1:
         thresholds *= len(values)
     if len(thresholds) != len(values):
-        raise InputError(f"{words['of']}: {len(thresholds)} thresholds for {len(values)} measured numbers.")
+        raise InputError(f"{of}: {len(thresholds)} thresholds for {len(values)} measured numbers.")
     pairs = zip(values, thresholds, strict=True)
     worst, limit = min(pairs, key=lambda pair: _margin(relation, *pair))
     condition = Condition(
-        quantity=words["of"],
+        quantity=of,
         relation=relation,
         measured=worst,
         threshold=limit,
-        unit=words.get("unit", ""),
-        than=words.get("than", ""),
-        across=words.get("across", ""),
+        unit=unit,
+        than=than,
+        across=across,
     )
     return Criterion((condition,))
 
