@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from math import comb
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
+from joma.checks.scan_snap_steps import turning
 from joma.core.errors import InputError
 from joma.data.next_token import graded_tokens
+from joma.dynamics.token_flow import token_flow
 from joma.theory.scan_snap import decoder, fates, snapping
+from joma.theory.scan_snap.decoder import steps_until_all_drawn
 from joma.theory.scan_snap.equations import (
     attended,
     attention_pull,
@@ -146,6 +151,23 @@ def test_at_half_speed_time_the_decoder_has_half_its_speed(outputs):
     h = decoder.decoder_logit([0.0, decoder.half_speed_time(**setting)], **setting)
     speed = 1 - decoder.right_probability(h, outputs)
     assert speed[1] == pytest.approx(speed[0] / 2, rel=1e-12)
+
+
+def test_the_coupon_collectors_limit_law():
+    """Against the exact probability sum_k (-1)^k C(K, k) (1 - k/K)^t, K = 20."""
+    steps = steps_until_all_drawn(20, 0.95)
+    assert steps == pytest.approx(20 * (np.log(20) + 2.97), rel=1e-3)
+    exact = sum((-1) ** k * comb(20, k) * (1 - k / 20) ** round(steps) for k in range(21))
+    assert exact == pytest.approx(0.95, abs=0.01)
+
+
+def test_theorem1s_signs_turn_when_the_last_of_twenty_classes_is_drawn():
+    data = graded_tokens(last_tokens=1, next_per_last=20, common=1, distinct=20, outputs=100)
+    features = token_flow(data, eta_y=1.0, eta_z=0.0, times=[0.0, 1e-3]).features[0]
+    for seed in range(2):
+        step, before, after = turning(features, 100, 0.3, seed)
+        assert before < 1e-9 < after
+        assert 20 <= step < 300
 
 
 def test_gradient_form_recovers_coefficients_and_measures_what_is_left():

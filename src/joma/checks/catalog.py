@@ -29,6 +29,7 @@ MODULES = (
     "coherence",
     "optimizers",
     "scan_snap",
+    "scan_snap_steps",
 )
 
 

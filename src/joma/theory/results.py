@@ -240,8 +240,12 @@ RESULTS = (
     Result(
         "Scan&Snap Theorem 1",
         "the form of the decoder's gradient",
-        ("theory.scan_snap.decoder.gradient_form", "theory.scan_snap.decoder.decoder_logit"),
-        ("snap_theorem1", "snap_decoder"),
+        (
+            "theory.scan_snap.decoder.gradient_form",
+            "theory.scan_snap.decoder.decoder_logit",
+            "theory.scan_snap.decoder.steps_until_all_drawn",
+        ),
+        ("snap_theorem1", "snap_decoder", "snap_coupons"),
     ),
     Result(
         "Scan&Snap Theorem 2",

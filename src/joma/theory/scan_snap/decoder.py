@@ -76,6 +76,19 @@ def half_speed_time(*, eta_y: float, classes: int, outputs: int) -> float:
     return float(classes / eta_y * ((outputs - 1) / outputs * np.log(outputs + 1) + 1))
 
 
+def steps_until_all_drawn(classes: int, probability: float) -> float:
+    """By how many steps of batch size 1 all of K equally likely classes have been drawn, this probably.
+
+    K (ln K - ln ln 1/p), the coupon-collector's limit law; K (ln K + 3) for p = 0.95. It is then that the
+    coefficients of Theorem 1 are positive, not after the K^2 steps that the paper asks for: until a class has
+    been drawn no update of Y has its features, so that its gamma iota_n is at most 0.
+    """
+    count = whole("steps_until_all_drawn", "classes", classes, least=1)
+    if not 0 < positive("steps_until_all_drawn", "probability", probability) < 1:
+        raise InputError(f"steps_until_all_drawn: probability = {probability:g} must lie between 0 and 1.")
+    return float(count * (np.log(count) - np.log(-np.log(probability))))
+
+
 @dataclass(frozen=True)
 class GradientForm:
     """Theorem 1's coefficients, fitted: g_n ~ own_n f_n - sum_{n'} cross_nn' f_n'."""
