@@ -12,7 +12,7 @@ from joma.experiments.beyond.block_flow import BlockFlow
 from joma.experiments.beyond.block_flow.cases import cases
 from joma.experiments.beyond.block_flow.run import one_sample
 
-SMALL = BlockFlow(cases=2, drawn=20, phase_points=3)
+SMALL = BlockFlow(cases=2, drawn=20, phase_points=3, blocks=2, starts=(0.6,))
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,14 @@ def test_claims(tables):
     assert verdicts.pop("block_flow.rates") == "corrected"
     assert verdicts.pop("block_flow.centre") == "fails"
     assert set(verdicts.values()) == {"holds"}
+
+
+def test_blocks_turn_at_the_boundary_and_the_linear_drift_costs_what_the_notes_say(tables):
+    slopes = tables["boundary"].query("metric == 'slope'").groupby("factor")["value"]
+    assert slopes.max()[0.95] < 0 < slopes.min()[1.05]
+    wide = tables["starts"].pivot_table(index="rho_minus", columns="run", values="value")
+    cost = 1 - wide["full C"] / wide["population"]
+    assert cost.to_numpy() == pytest.approx([0.12, 0.18], abs=0.006)
 
 
 def test_the_figure_is_drawn(tables):

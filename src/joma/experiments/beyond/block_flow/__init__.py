@@ -44,5 +44,10 @@ class BlockFlow(Experiment):
     samples: int = setting(24_000, "size of each sample", at_least=1000, at_most=1_000_000)
     drawn: int = setting(200, "random mu on which the law of the bounce is tried", at_least=20)
     blocks: int = setting(4, "random blocks on which the boundary is tried", at_least=2)
+    starts: tuple[float, ...] = setting(
+        (0.8, 0.6, 0.3, 0.18, 0.1),
+        "shares of mu from which the cost of the linear drift is measured",
+        above=0.0,
+    )
     phase_points: int = setting(9, "saliencies and spreads of the phase diagram", at_least=3, at_most=100)
     components: int = setting(10, "components of mu in the phase diagram", at_least=2, at_most=1000)

@@ -5,6 +5,8 @@ The simulated block is the population's (``joma.dynamics.block_end``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -19,8 +21,8 @@ from joma.theory.escape_time import escape_time
 from joma.theory.isotropic import RELU
 from joma.theory.isotropic_laws import Gaussian
 
-SHARES = (0.8, 0.6, 0.3, 0.18)
-"""Of mu: where the flows start whose cost of the linear drift is measured."""
+PATIENCE = 1000.0
+"""Transverse time constants that a flow is given to leave its start."""
 
 
 def boundary(progress: Progress, count: int, seed: int) -> pd.DataFrame:
@@ -36,13 +38,18 @@ def boundary(progress: Progress, count: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def starts(components: int) -> pd.DataFrame:
-    """Table ``starts``: rebound of the population's block and of the full C(mu), by rho_- and start."""
+def starts(components: int, shares: Sequence[float]) -> pd.DataFrame:
+    """Table ``starts``: rebound of the population's block and of the full C(mu), by rho_- and share of mu.
+
+    Shares from which the gate opens only after ``PATIENCE`` are left out.
+    """
     rows = []
-    for rho, shares in ((-1.0, SHARES), (-0.5, (*SHARES, 0.1))):
+    for rho in (-1.0, -0.5):
         case = make(Gaussian(), RELU, components, 12.0, 0.34, rho)
         c = case.planted.stiffness
         for share in shares:
+            if escape_time(min(share, 0.5), distance=1.1, rho_minus=rho) > PATIENCE:
+                continue
             for name, drift in (("population", None), ("full C", towards(case.mu, c.matrix(case.mu)))):
                 rebound = _rebound(case, share, rho, drift)
                 rows.append(

@@ -49,7 +49,7 @@ def run(settings: BlockFlow, progress: Progress) -> dict[str, pd.DataFrame]:
         "law": parts["law"],
         "phases": parts["phases"],
         "boundary": parts["boundary"],
-        "starts": boundary.starts(settings.components),
+        "starts": boundary.starts(settings.components, settings.starts),
     }
 
 
