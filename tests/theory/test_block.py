@@ -178,3 +178,26 @@ def test_embeddings_and_activations_that_make_no_sense_are_refused():
         leaky(float("inf"))
     with pytest.raises(InputError, match="width = 0"):
         smooth_relu(0.0)
+
+
+@pytest.mark.parametrize("orthogonal", [True, False])
+def test_a_value_matrix_merges_into_the_embeddings_and_theorem_1_needs_it_orthogonal(orthogonal):
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=(5, 5)) / 2
+    if orthogonal:
+        values = np.linalg.qr(values)[0]
+    plain = Embeddings.orthonormal(4, residual=False)
+    block = Block(plain.merge_values(values), Attention(kind="exp"), activation("gelu"))
+    x, p = rng.dirichlet(np.ones(4), 6), np.full(6, 1 / 6)
+    w, z, g = rng.normal(size=(3, 5)), rng.normal(size=4), rng.normal(size=(6, 3))
+    hidden = activation("gelu")((x * np.exp(z)) @ plain.context.T @ values.T @ w.T)[0]
+    np.testing.assert_allclose(block.forward(x, w, z).hidden, hidden, rtol=1e-12)
+    # Theorem 1, exp attention: dz = sum_k v_k o dv_k with v = U'w.
+    step = block.directions(x, w, z, g, sample_weights=p)
+    error = step.logits - (block.embeddings.read(w) * block.embeddings.read(step.weights)).sum(axis=0)
+    assert (np.abs(error).max() < 1e-12) == orthogonal
+
+
+def test_a_value_matrix_of_another_size_is_refused():
+    with pytest.raises(InputError, match="must be"):
+        Embeddings.orthonormal(4).merge_values(np.eye(4))

@@ -102,6 +102,19 @@ class Embeddings:
             query[tokens if query_token is None else query_token] = 1.0
         return cls(np.eye(tokens + 1, tokens), query)
 
+    def merge_values(self, values: Array) -> Embeddings:
+        """W_V merged into the embeddings: u'_l = W_V u_l (JoMA Sec. 2), ``values`` (d, d); the query's stays.
+
+        The block with W_V held fixed is this block, for any W_V. Theorem 1 needs U_C' U_C = I, of the merged
+        embeddings: it survives an orthogonal W_V and no other, which the remark does not say.
+        """
+        w, u = finite("Embeddings.merge_values", "values", values), self.context
+        if w.shape != (self.dimension, self.dimension):
+            raise InputError(
+                f"Embeddings.merge_values: values {w.shape} must be ({self.dimension}, {self.dimension})."
+            )
+        return Embeddings(w @ u, self.query)
+
     @property
     def dimension(self) -> int:
         """``d``."""

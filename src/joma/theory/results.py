@@ -34,6 +34,11 @@ RESULTS = (
         experiments=("fig5",),
         note="an assumption: each function that needs it says so",
     ),
+    Result(
+        "JoMA Sec. 2, value matrix",
+        "W_V merged into the embeddings (`merge_values`), and when Theorem 1 survives it",
+        ("theory.block.Embeddings",),
+    ),
     Result("JoMA Fig. 1", "overview of the framework", note="a drawing"),
     Result(
         "JoMA Theorem 1",

@@ -48,6 +48,7 @@ class BlockFlow(Experiment):
         (0.8, 0.6, 0.3, 0.18, 0.1),
         "shares of mu from which the cost of the linear drift is measured",
         above=0.0,
+        below=1.0,
     )
     phase_points: int = setting(9, "saliencies and spreads of the phase diagram", at_least=3, at_most=100)
     components: int = setting(10, "components of mu in the phase diagram", at_least=2, at_most=1000)
