@@ -233,7 +233,7 @@ def _rows_of(files: list[Path]) -> pd.DataFrame:
     again = pd.DataFrame(differ, index=range(len(order))).duplicated(keep="last").to_numpy()
     kept = table.take(pa.array(order[~again]))
     frame: pd.DataFrame = kept.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
-    return frame.astype({name: "int64" for name in ("step", "call", "count")})
+    return frame.astype(dict.fromkeys(("step", "call", "count"), "int64"))
 
 
 def _last_step(file: Path) -> int:

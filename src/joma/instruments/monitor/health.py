@@ -57,9 +57,15 @@ def health(
     unsure = [message for message in messages if message.kind in ("not valid", "not judged")]
     if unsure:
         words = "not yet judged" if unsure[0].kind == "not judged" else "not valid"
-        return f"The run changed at step {unsure[0].step} ({words}: no probability is claimed): {unsure[0].what}."
+        return (
+            f"The run changed at step {unsure[0].step} ({words}: no probability is claimed): "
+            f"{unsure[0].what}."
+        )
     if able is not None and not able[1]:
-        return "No fault was seen; no alarm was possible yet, so that states and the loss are all that was judged."
+        return (
+            "No fault was seen; no alarm was possible yet, so that states and the loss are all that was "
+            "judged."
+        )
     return "No fault was seen: no alarm, and no head, layer or loss that stands out."
 
 

@@ -44,9 +44,10 @@ class Monitor:
     At every ``every``-th step the forward passes in training mode are measured beside the model, whose
     outputs and gradients stay the same bit for bit; between them nothing is attached to the model, and
     losses stay on their device. A pass that raised does not count. Under several processes
-    (``torch.distributed``) each measures its share of the batch; their looks are joined, and the first process
-    writes. Whatever goes wrong in the monitor costs one look at most and is one line of the log ``joma``;
-    training goes on. A copy of a monitor keeps what was measured in memory, and looks at nothing that is open.
+    (``torch.distributed``) each measures its share of the batch; their looks are joined, and the first
+    process writes. Whatever goes wrong in the monitor costs one look at most and is one line of the log
+    ``joma``; training goes on. A copy of a monitor keeps what was measured in memory, and looks at nothing
+    that is open.
 
     Args:
         model: any module, compiled ones as well (they run uncompiled at a step that is looked at).
@@ -154,7 +155,10 @@ class Monitor:
         where = "in memory" if folder is None else f"in {folder.path}"
         told = f"{len(self.messages)} message{'' if len(self.messages) == 1 else 's'}"
         name = type(self._model).__name__
-        return f"<Monitor of {name} at step {self._last}, every {self.every} steps, {told}, {where}; see table()>"
+        return (
+            f"<Monitor of {name} at step {self._last}, every {self.every} steps, {told}, {where}; see "
+            f"table()>"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, or a pickle, has what was measured; hooks, locks and trackers stay with the original.
@@ -257,7 +261,8 @@ class Monitor:
                 self._guard.attempt(f"the {metric.replace('_', ' ')}", note)
 
     def replace_losses(self, after: int, reason: str) -> None:
-        """The losses of the steps after this one were not what is trained, for this reason: they are forgotten."""
+        """The losses of the steps after this one were not what is trained, for this reason: they are
+        forgotten."""
         self._guard.say("the loss", reason)
         self._record.forget("loss", after)
         self.messages = [one for one in self.messages if one.metric != "loss" or one.step <= after]

@@ -59,7 +59,8 @@ class Processes:
                 self.together = False
         if not self.together:
             self.missing = (
-                f"not every one of the {size} processes has a monitor, so that it sees the share of the batch "
+                f"not every one of the {size} processes has a monitor, so that it sees the share of the "
+                f"batch "
                 f"of process {rank} only; build it in every process"
             )
 

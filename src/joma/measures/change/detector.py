@@ -11,7 +11,6 @@ import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from joma.measures.change.e_detector import DRIFT, VARIANCE, WEIGHTS, Array, Evidence, gathered
 from joma.measures.change.residuals import CLIP, Moments, Past, renewed
@@ -98,7 +97,7 @@ def looked(before: Watched, values: Array, step: int) -> tuple[Watched, Array]:
 
 
 def first_alarm(first: int, every: int) -> int:
-    """The first step at which an alarm can be raised: of looks at ``first`` and each ``every`` steps after."""
+    """The first step at which an alarm can be raised, with looks at ``first`` and every ``every`` steps."""
     return first + every * max(LEARNING, -(-SETTLING // every))
 
 
