@@ -228,13 +228,13 @@ def open_shard(path: Path) -> Shard:
     if kind == "pickle":
         return PickledShard(path)
     raise InputError(
-        f"{path}: the suffix {path.suffix!r} is not one of a checkpoint, and it does not begin as one; give "
-        "a .safetensors, .bin, .pt, .pth, .ckpt or .gguf file, or their folder."
+        f"{path}: the suffix {path.suffix!r} is not one of a checkpoint, nor does it begin as one; give a "
+        ".safetensors, .bin, .pt, .pth, .ckpt or .gguf file, or their folder."
     )
 
 
 def kind_of(path: Path) -> str:
-    """``safetensors``, ``gguf``, ``pickle`` or nothing, by the suffix; of any other by its first bytes."""
+    """``safetensors``, ``gguf``, ``pickle`` or nothing: by the suffix, of any other by its first bytes."""
     if path.suffix in (".safetensors", ".gguf"):
         return path.suffix[1:]
     if path.suffix in _PICKLED:

@@ -93,14 +93,14 @@ def probe_weights(
 
     Returns:
         One row per matrix and statistic, in the order of the model: ``layer, stack, expert, matrix`` (the
-        role)``, metric, value, unit, error_bound, rows, columns, dtype`` (as
-        stored)``, device, tensor, reason``. ``error_bound`` is proven with ``certify``, otherwise estimated;
-        none for the effective rank. Then rows of metric ``omitted``, a warning for them too: what was asked
-        for and could not be read or holds NaN or infinities; of the tensors of which no rule says what they
-        are those that stand where other layers have a measured matrix, and those that with all of their kind
-        hold one percent of the parameters; and copies of the weights beside them. There ``matrix`` is the
-        tensor's name, ``value`` its share of the parameters, and ``reason`` says why; ``tensor`` is the name
-        again where its role was asked for. A zero matrix has no stable rank: NaN, and the ``reason``.
+        role)``, metric, value, unit, error_bound, rows, columns, dtype`` (as stored)``, device, tensor,
+        reason``. ``error_bound`` is proven with ``certify``, otherwise estimated; none for the effective
+        rank. Then rows of metric ``omitted``, a warning for them too: what was asked for and could not be
+        read or holds NaN or infinities; of the tensors of which no rule says what they are those that stand
+        where other layers have a measured matrix, and those that with all of their kind hold one percent of
+        the parameters; and copies of the weights beside them. There ``matrix`` is the tensor's name,
+        ``value`` its share of the parameters, and ``reason`` says why; ``tensor`` is the name again where
+        its role was asked for. A zero matrix has no stable rank: NaN, and the ``reason``.
 
     Raises:
         InputError: a checkpoint that cannot be read, no matrix that can be measured there, an unknown role,

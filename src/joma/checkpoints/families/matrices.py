@@ -122,7 +122,8 @@ def sort_out(shapes: Mapping[str, Shape], config: Config | None = None) -> Found
             r: s for r, s in by_holder.get(place.block, {}).items() if r not in by_holder[place.holder]
         }
         biases = (f"{name}_bias", f"{name.removesuffix('.weight')}.bias")
-        near.update(("bias", shapes[bias]) for bias in biases if bias in shapes)
+        if bias := next((shapes[one] for one in biases if one in shapes), None):
+            near["bias"] = bias
         try:
             found.matrices.extend(_matrices(name, role or "", place, shapes[name], near, sizes[name]))
         except UnusedError as error:

@@ -84,6 +84,6 @@ def check_whole(path: Path, shard: Shard, siblings: Collection[Shard]) -> None:
         )
     if not siblings and (rank or shard.counts.get("mp_world_size", 1) > 1):
         raise InputError(
-            f"{path} is by its name what rank {rank} saved, a slice of every matrix, and the others' files "
-            f"are not beside it; {GATHER_RANKS}."
+            f"{path} is by its name what rank {rank} saved, a slice of every matrix, and the files of "
+            f"the other ranks are not beside it; {GATHER_RANKS}."
         )

@@ -1,9 +1,9 @@
 """What a file of ``torch.save`` holds, without running anything that it names.
 
 Tensors are built by functions of this module, plain containers are themselves, and whatever else a pickle
-names (NumPy values, dates, paths, arguments, whole modules) becomes an ``Inert`` object that only keeps what
-it is given. A pickle that asks for an act of the interpreter or the system is refused, though it would not be
-done.
+names (NumPy values, dates, paths, arguments, whole modules) becomes an ``Inert`` object that only keeps
+what it is given. A pickle that asks for an act of the interpreter or the system is refused, though it would
+not be done.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Inert:
         self.state: object = None
 
     def __call__(self, *args: object, **named: object) -> Inert:
-        """Another inert object, whatever the arguments."""
+        """Another one."""
         return Inert()
 
     def __setitem__(self, key: object, value: object) -> None:

@@ -7,7 +7,6 @@ read (buffers, a tied head, a padded vocabulary) come and go. Neither makes a ch
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Collection, Iterable, Mapping
 
 import torch
@@ -17,6 +16,7 @@ from joma.checkpoints.families.matrices import Matrix, find_matrices
 from joma.checkpoints.families.roles import MLP_ROLES
 from joma.checkpoints.families.sizes import Config
 from joma.checkpoints.ranks import ALL_ATTENTION
+from joma.checkpoints.series.names import shared_beginning
 
 ROLES = (*MLP_ROLES, *ALL_ATTENTION)
 """What is measured along a series."""
@@ -45,7 +45,7 @@ def matrices_by_key(
 def without_shared(stacks: Iterable[str]) -> dict[str, str]:
     """Names of stacks without the parts with which all of them begin."""
     split = {stack: stack.split(".") for stack in stacks}
-    shared = len(os.path.commonprefix(list(split.values())))  # noqa: RUF071 (lists of parts)
+    shared = shared_beginning(split.values())
     return {stack: ".".join(parts[shared:]) for stack, parts in split.items()}
 
 

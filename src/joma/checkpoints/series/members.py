@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -11,7 +10,7 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from joma.checkpoints.series.names import Place, pattern_of
+from joma.checkpoints.series.names import Place, pattern_of, shared_beginning
 from joma.core.errors import InputError, one_line
 
 LARGEST = 2**53
@@ -90,7 +89,7 @@ def _rests_apart(members: list[Member]) -> list[Member]:
     if len(rests) < 2 or noise:
         return [replace(one, place=replace(one.place, rest="")) for one in members]
     words = {rest: re.split(r"([ /])", rest) for rest in rests}
-    shared = len(os.path.commonprefix(list(words.values())))  # noqa: RUF071 (lists of parts)
+    shared = shared_beginning(words.values())
     apart = {rest: "".join(own[shared:]).strip(" /") for rest, own in words.items()}
     return [replace(one, place=replace(one.place, rest=apart[one.place.rest])) for one in members]
 

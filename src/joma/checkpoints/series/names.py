@@ -1,9 +1,9 @@
-"""What the name of a checkpoint tells: stage, branch, epoch, step, tokens; and which names are no
-checkpoint's."""
+"""What the name of a checkpoint tells: stage, branch, epoch, step, tokens; and which tell nothing."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 _SUFFIXES = (".safetensors", ".ckpt", ".pth", ".bin", ".pt")
@@ -91,6 +91,13 @@ class Place:
 def natural(text: str) -> Rest:
     """Text and numbers in turn, so that 4k comes before 32k."""
     return tuple(int(one) if i % 2 else one for i, one in enumerate(re.split(r"(\d{1,18})", text)))
+
+
+def shared_beginning(lists: Collection[Sequence[str]]) -> int:
+    """How many parts all of the lists begin with."""
+    columns = enumerate(zip(*lists, strict=False))
+    shortest = min(map(len, lists), default=0)
+    return next((i for i, column in columns if len(set(column)) > 1), shortest)
 
 
 def is_no_member(name: str) -> bool:

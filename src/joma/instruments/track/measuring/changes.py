@@ -110,8 +110,8 @@ def changes(
     Returns:
         A row per number; ``against`` is empty for Q^T K itself. Of a change below the rounding of the stored
         type only the norm, with the rounding as its ``error_bound``, and a row of metric ``omitted``; such a
-        row too for a matrix that holds NaN or infinities. Where no layer has a Q-K product, one row of metric
-        ``omitted`` with the reason.
+        row too for a matrix that holds NaN or infinities. Where no layer has a Q-K product, one row of
+        metric ``omitted`` with the reason.
 
     Raises:
         InputError: a matrix that has another shape in another checkpoint.
