@@ -13,8 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from joma.checkpoints.families.names import Place, canonical, locate, readings
+from joma.checkpoints.families.roles import role_at
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+_OF_MLP = ("lower", "gate", "upper", "gate_and_lower")
 _Unit = tuple[str, str, str]
 
 
@@ -48,11 +50,19 @@ def _numbers(units: Mapping[str, _Unit], places: Mapping[str, Place]) -> dict[st
     """Of each pair of containers whether the inner number counts ``layers`` or ``parts``; None: not told."""
     kinds: dict[str, dict[tuple[str, str], set[tuple[str, bool]]]] = defaultdict(lambda: defaultdict(set))
     for name, (containers, outer, inner) in units.items():
-        if places[name].part in ("attention", "mlp"):
-            kinds[containers][outer, inner].add((places[name].part, places[name].cross))
+        if (kind := _kind(places[name])) is not None:
+            kinds[containers][outer, inner].add((kind, places[name].cross))
         else:
             kinds[containers][outer, inner].update()
     return {containers: _counted(found) for containers, found in kinds.items()}
+
+
+def _kind(place: Place) -> str | None:
+    """Whether a matrix is attention's or an MLP's; right in its layer, its role tells (ALBERT's ``ffn``)."""
+    if place.part in ("attention", "mlp"):
+        return place.part
+    role = role_at(place) if place.part == "block" else None
+    return None if role is None else "mlp" if role in _OF_MLP else "attention"
 
 
 def _counted(found: Mapping[tuple[str, str], set[tuple[str, bool]]]) -> str | None:
