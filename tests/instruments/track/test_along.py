@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from joma.checkpoints.checkpoint import open_checkpoint
-from joma.core.errors import InputError
 from joma.instruments.track.curves import CURVE, bounces, early_warnings, side_by_side
 from joma.instruments.track.measuring.changes import changes, matrix_spectrum, product_spectrum
 from joma.instruments.track.measuring.rows import table_of
