@@ -8,14 +8,16 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import IO, Any
 
 _LAYOUT = "\n\t"
+_OBEYED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Categories of Unicode."""
 
 
 def harmless(text: str) -> str:
     """The text with every character escaped that a terminal would obey rather than show.
 
     These are control characters (ESC, BEL, CR, ...), formatting ones (U+202E turns the direction of what
-    follows), line separators, lone surrogates, and what Unicode has not assigned. Line feeds and tabulators
-    stay: they are the layout of the text.
+    follows), line separators and lone surrogates. Line feeds and tabulators stay: they are the layout of the
+    text.
     """
     if text.isascii() and text.replace("\n", "").isprintable():
         return text
@@ -28,7 +30,7 @@ def one_line_of(name: object) -> str:
 
 
 def _is_harmless(one: str) -> bool:
-    return one.isprintable() or one in _LAYOUT or unicodedata.category(one) == "Zs"
+    return one.isprintable() or one in _LAYOUT or unicodedata.category(one) not in _OBEYED
 
 
 def _escape(one: str) -> str:
@@ -59,7 +61,9 @@ class Harmless:
 
 def unescaped(stream: IO[str]) -> IO[str]:
     """The stream itself, for a bar, which moves the cursor: what it shows must be harmless already."""
-    return stream.stream if isinstance(stream, Harmless) else stream
+    while isinstance(stream, Harmless):
+        stream = stream.stream
+    return stream
 
 
 @contextmanager

@@ -90,7 +90,7 @@ class HubSeries(Series):
         self._remote: dict[str, _Remote] = {}
         self._headers: dict[tuple[str, str], Header] = {}
         self._read_already: dict[str, bytes] = {}
-        self._endpoint = os.environ.get("HF_ENDPOINT") or constants.ENDPOINT
+        self._endpoint = (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
         self._commits = self._refs()
         wanted = [one for one in self._commits if place_of(one)] if only is None else list(only)
         if not wanted or any(one not in self._commits for one in wanted):
