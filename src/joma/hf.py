@@ -161,7 +161,7 @@ class TrainingMonitor(TrainerCallback):
         own, self._since_log = self._since_log, []
         if self.monitor is None or not own:
             return
-        mean = self.monitor.mean(float(torch.stack([loss.float() for loss in own]).mean()))
+        mean = self.monitor.processes.mean(float(torch.stack([loss.float() for loss in own]).mean()))
         rough = any(loss.dtype in (torch.bfloat16, torch.float16) for loss in own)
         if (
             math.isfinite(mean)

@@ -98,8 +98,8 @@ def _guarantee(folder: Path, every: int) -> str:
         return f"No alarm is possible before step {when}. {loss}"
     looks = fewest_looks(threshold(state["looks"], state["alpha"]), len(state["keys"]))
     return (
-        f"Alarms are active since step {state['watched']['armed_at']}. A change confined to one head needs "
-        f"at "
+        f"Alarms are active since step {state['watched']['armed_at']}. A change confined to one head "
+        f"needs at "
         f"least {looks} looks ({looks * every} steps) to be noticed. {loss}"
     )
 

@@ -74,8 +74,8 @@ class ChangeAlarm:
         return [self._message(step, rows)]
 
     def invalid(self) -> str:
-        """Why the bound does not hold for this run as far as it has shown; empty where nothing speaks against
-        it.
+        """Why the bound does not hold for this run as far as it has shown; empty where nothing speaks
+        against it.
 
         A run that is not ``judged`` yet has shown nothing.
         """
@@ -120,8 +120,8 @@ class ChangeAlarm:
             return "not valid", f"not valid here: {reason}"
         if not self.judged():
             return "not judged", (
-                f"not yet judged: the run has not shown {FEWEST} quiet looks since alarms are active, which "
-                f"it "
+                f"not yet judged: the run has not shown {FEWEST} quiet looks since alarms are active, "
+                f"which it "
                 "takes to see whether it drifts; no probability is claimed"
             )
         return "alarm", f"a healthy run alarms with probability at most {self.alpha:g}"

@@ -94,14 +94,14 @@ class Backwards:
             return true, ""
         if not found:
             return true, (
-                f"it is zero at step() ({true:.3g} after the backward pass): call step() before zero_grad(), "
-                f"or "
+                f"it is zero at step() ({true:.3g} after the backward pass): call step() before "
+                f"zero_grad(), or "
                 "give grad_norm="
             )
         if factor != 1 and abs(found - after) <= _NEAR * after:
             return true, (
-                f"it is scaled: the backward pass began with {factor:,.6g} times the loss that step() was "
-                f"told "
+                f"it is scaled: the backward pass began with {factor:,.6g} times the loss that step() "
+                f"was told "
                 "(a GradScaler); give scaler=, or grad_norm="
             )
         return true, (

@@ -33,8 +33,9 @@ PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 def draw_monitor(table: pd.DataFrame, messages: Sequence[Message]) -> Figure:
     """One time axis: loss with all messages, gradient norm, entropy and largest logit of each head, ranks.
 
-    What was not measured has no panel. A row of a heat map is a head, layer by layer; blue is attention on
-    few keys, and logits far from 0. Dashed lines are changes.
+    What was not measured has no panel. A row of a heat map is a head, layer by layer; blue is
+    attention on few
+    keys, and logits far from 0. Dashed lines are changes.
     """
     figure: Figure
     measured = set(table["metric"])

@@ -54,18 +54,12 @@ def health(
     if against:
         cause = f" To do: {causes[0]}." if causes else ""
         return f"The run is not healthy: {'; '.join(against)}.{cause}"
-    unsure = [message for message in messages if message.kind in ("not valid", "not judged")]
-    if unsure:
-        words = "not yet judged" if unsure[0].kind == "not judged" else "not valid"
-        return (
-            f"The run changed at step {unsure[0].step} ({words}: no probability is claimed): "
-            f"{unsure[0].what}."
-        )
+    for message in messages:
+        if message.kind in ("not valid", "not judged"):
+            words = "not yet judged" if message.kind == "not judged" else "not valid"
+            return f"The run changed at step {message.step} ({words}, no probability): {message.what}."
     if able is not None and not able[1]:
-        return (
-            "No fault was seen; no alarm was possible yet, so that states and the loss are all that was "
-            "judged."
-        )
+        return "No fault was seen, but no alarm was possible yet: states and the loss were judged only."
     return "No fault was seen: no alarm, and no head, layer or loss that stands out."
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 from joma.instruments.monitor.alarm import ChangeAlarm, LossAlarm
 from joma.instruments.monitor.messages import Message, states
 from joma.instruments.monitor.rows import RAW
+from joma.measures.change.detector import first_alarm
 
 
 class Judge:
@@ -39,6 +40,15 @@ class Judge:
         first = self.change.watched.looks == 0
         alarms = self.change.look(rows)
         return alarms + states(rows, self._since, first=first, rate=rate)
+
+    def possible_from(self, following: int, every: int) -> int | None:
+        """The first step at which a change can be alarmed, of a run whose next step is this one; None:
+        now.
+        """
+        if self.change.watched.armed_at is not None:
+            return None
+        first = self.change.watched.first
+        return first_alarm(first if first >= 0 else -(-max(following, 0) // every) * every, every)
 
     def again(self, table: pd.DataFrame) -> None:
         """Be as after these rows and no others: what comes again must not count twice."""

@@ -285,7 +285,9 @@ def _joined(passes: list[Seen]) -> Seen:
 
 
 def _computes() -> bool:
-    """Whether tensors have values now: not while a graph is traced, or only shapes are followed."""
+    """Whether tensors have values now: not while a graph is traced or exported, or shapes alone are
+    followed.
+    """
     kinds = torch._C._TorchDispatchModeKey
     followed = (torch._C._get_dispatch_mode(kind) for kind in (kinds.FAKE, kinds.PROXY))
     return not (torch.jit.is_tracing() or torch.compiler.is_compiling() or any(followed))

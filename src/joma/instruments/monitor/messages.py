@@ -36,8 +36,8 @@ class Message:
 
     An ``alarm`` is a change against the run's own past; a ``state`` is a level, whatever came before; a
     ``spike`` is a loss that rose and came back; ``not valid`` and ``not judged`` are changes for which no
-    probability is claimed: the run does not meet the bound's assumptions, or has not shown yet whether it
-    does.
+    probability is claimed: the run does not meet the bound's assumptions, or has not shown yet whether
+    it does.
     """
 
     step: int
@@ -190,9 +190,9 @@ def seen_in(table: pd.DataFrame) -> Iterator[Entry]:
 
 
 def place(row: Entry, entries: Sequence[Entry]) -> str:
-    """``layer 3, head 1`` (of which stack, where there are several); its module's name alone where it has
-    neither, and beside it where the layer has several attentions, or several calls of one, among the
-    entries."""
+    """``layer 3, head 1`` (of which stack, where there are several); its module's name alone where it
+    has neither, and beside it where the layer has
+    several attentions, or several calls of one, among the entries."""
     words = [] if row.layer is None else [f"{row.stack} layer {row.layer}".lstrip()]
     words += [] if row.head is None else [f"head {row.head}"]
     same = [one for one in entries if (one.stack, one.layer) == (row.stack, row.layer)]

@@ -14,15 +14,16 @@ import pandas as pd
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from joma.core.errors import InputError, JomaError, words_of
+from joma.core.errors import InputError, JomaError
 from joma.core.files import user_path
 from joma.instruments.monitor.blocks import residual_blocks
-from joma.instruments.monitor.folder import Folder, read_messages, read_state
+from joma.instruments.monitor.folder import Folder
 from joma.instruments.monitor.guard import Guard
 from joma.instruments.monitor.judge import Judge
 from joma.instruments.monitor.look import Look
 from joma.instruments.monitor.messages import Message
 from joma.instruments.monitor.norms import GradientNorms, Scaler
+from joma.instruments.monitor.past import continued
 from joma.instruments.monitor.ranks import Processes
 from joma.instruments.monitor.record import Record
 from joma.instruments.monitor.rows import RAW, frame, summary, tidy
@@ -45,9 +46,9 @@ class Monitor:
     outputs and gradients stay the same bit for bit; between them nothing is attached to the model, and
     losses stay on their device. A pass that raised does not count. Under several processes
     (``torch.distributed``) each measures its share of the batch; their looks are joined, and the first
-    process writes. Whatever goes wrong in the monitor costs one look at most and is one line of the log
-    ``joma``; training goes on. A copy of a monitor keeps what was measured in memory, and looks at nothing
-    that is open.
+    writes. Whatever goes wrong in the monitor costs one look at most and is one line of the log ``joma``;
+    training goes on. A copy of a monitor keeps what was measured in memory, and looks at nothing that
+    is open.
 
     Args:
         model: any module, compiled ones as well (they run uncompiled at a step that is looked at).
@@ -63,10 +64,10 @@ class Monitor:
             gradients' norm is what the loop gives.
         steps: steps planned, for the alarm's bound. None: 100,000.
         alpha: probability that a healthy run alarms, within the planned steps.
-        on_alarm: ``"log"``, ``"warn"``, ``"stop"`` (``step`` raises ``StopTraining``) or a function. Other
-            messages are told in the same way, but do not stop.
-        on_state: likewise for states (a head on one key, a logit beyond 100); None: as ``on_alarm``, except
-            that they do not stop.
+        on_alarm: ``"log"``, ``"warn"``, ``"stop"`` (``step`` raises ``StopTraining``) or a function.
+            Other messages are told in the same way, but do not stop.
+        on_state: likewise for states (a head on one key, a logit beyond 100). None: as ``on_alarm``, but
+            they do not stop.
         scaler: the loop's ``torch.amp.GradScaler``; the gradients' norm is divided by its scale.
 
     Raises:
@@ -129,36 +130,31 @@ class Monitor:
         """The last step that was looked at, or came before the first one."""
         sink = sink_of(log)
         Teller(None, on_alarm, on_state)  # checked before anything waits for other processes
-        self._processes = Processes()
-        if self._processes.missing:
-            self._guard.say("the monitor", self._processes.missing)
-        self._sink = sink if self._processes.first else None
+        self.processes = Processes(self._guard)
+        self._sink = sink if self.processes.first else None
         self._teller = Teller(self._sink, on_alarm, on_state)
         problem: JomaError | None = None
-        if folder is not None and self._processes.first:
+        if folder is not None and self.processes.first:
             facts = {"model": type(model).__name__, "statistics": list(self._statistics), "every": every}
             try:
                 # A loop may change its working directory.
                 self._record.folder = Folder.opened(user_path(folder).absolute(), facts)
-                self._resume(self._record.folder)
+                self._last = self._record.folder.last
+                self._judge, self.messages = continued(self._record.folder, self._judge, every, self._guard)
             except JomaError as error:
                 problem = error
                 if self._record.folder is not None:
                     self._record.folder.release()
         # All processes begin at one step, or none does.
-        self._last, problem = self._processes.of_first((self._last, problem))
+        self._last, problem = self.processes.of_first((self._last, problem))
         if problem is not None:
             raise problem
 
     def __repr__(self) -> str:
-        folder = self._record.folder
-        where = "in memory" if folder is None else f"in {folder.path}"
+        where = "in memory" if self._record.folder is None else f"in {self._record.folder.path}"
         told = f"{len(self.messages)} message{'' if len(self.messages) == 1 else 's'}"
-        name = type(self._model).__name__
-        return (
-            f"<Monitor of {name} at step {self._last}, every {self.every} steps, {told}, {where}; see "
-            f"table()>"
-        )
+        name = f"Monitor of {type(self._model).__name__}"
+        return f"<{name} at step {self._last}, every {self.every} steps, {told}, {where}; see table()>"
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, or a pickle, has what was measured; hooks, locks and trackers stay with the original.
@@ -261,17 +257,12 @@ class Monitor:
                 self._guard.attempt(f"the {metric.replace('_', ' ')}", note)
 
     def replace_losses(self, after: int, reason: str) -> None:
-        """The losses of the steps after this one were not what is trained, for this reason: they are
-        forgotten."""
+        """Forget the losses of the steps after this one: for this reason they are not what is trained."""
         self._guard.say("the loss", reason)
         self._record.forget("loss", after)
         self.messages = [one for one in self.messages if one.metric != "loss" or one.step <= after]
         self._judge.loss = type(self._judge.loss)()
         self._write_messages()
-
-    def mean(self, value: float) -> float:
-        """The mean of a number over the processes that look together; each of them must call it."""
-        return self._processes.mean(value)
 
     def table(self) -> pd.DataFrame:
         """Everything measured so far, one row per measurement: ``joma.instruments.monitor.rows.COLUMNS``.
@@ -307,21 +298,17 @@ class Monitor:
 
     def _say_when(self) -> None:
         """From which step on an alarm is possible; a warning where that is after the planned ones."""
-        if self._judge.change.watched.armed_at is not None or not self._processes.first:
-            return
-        first = self._judge.change.watched.first
-        first = first if first >= 0 else -(-max(self._last + 1, 0) // self.every) * self.every
-        when = first_alarm(first, self.every)
-        if self._planned is not None and when > self._planned:
-            every = max(1, self._planned // (4 * LEARNING))
+        if self.processes.first and (when := self._judge.possible_from(self._last + 1, self.every)):
+            if self._planned is None or when <= self._planned:
+                _log.info("joma: alarms are possible from step %d", when)
+                return
+            closer = max(1, self._planned // (4 * LEARNING))
             self._guard.say(
                 "the monitor",
-                f"no change can be alarmed in {self._planned:,} steps: at a look each {self.every} steps "
-                f"alarms are possible from step {when:,}; with every={every} from step "
-                f"{first_alarm(0, every):,}.",
+                f"no change can be alarmed in {self._planned:,} steps: at a look each {self.every} "
+                f"steps alarms "
+                f"are possible from step {when:,}; with every={closer} from step {first_alarm(0, closer):,}.",
             )
-        else:
-            _log.info("joma: alarms are possible from step %d", when)
 
     def _open(self, following: int) -> None:
         # Due on every process alike, whether its look opens or not: their looks are joined.
@@ -357,15 +344,15 @@ class Monitor:
         self._guard.attempt("a look", lambda: own.append(self._record.drained()))
         self._guard.attempt("a look", lambda: own.append(self._seen(step)))
         # Every process joins in, whatever went wrong in it, or the others would wait for it.
-        rows = self._processes.joined(pd.concat(own, ignore_index=True) if own else frame([]))
+        rows = self.processes.joined(pd.concat(own, ignore_index=True) if own else frame([]))
         told: list[Message] = []
-        if self._processes.first:
+        if self.processes.first:
             self._guard.attempt("the monitor", lambda: told.extend(self._judged(step, rows)))
             self._keep_state()
         self._tell(told)
         if self._teller.stops:
             # One process decides for all: if one stopped alone, the others would wait for it.
-            stopper = self._processes.of_first(self._teller.stopper(told))
+            stopper = self.processes.of_first(self._teller.stopper(told))
             if stopper is not None:
                 self.close()
                 raise StopTraining(stopper)
@@ -417,40 +404,9 @@ class Monitor:
 
     # Runs that are continued
 
-    def _resume(self, folder: Folder) -> None:
-        self._last = folder.last
-        try:
-            self.messages = read_messages(folder.path)
-        except JomaError as error:
-            self._guard.say("the folder", f"{error} The record is kept; messages begin anew")
-        try:
-            state = read_state(folder.path)
-            if state is None:
-                raise InputError("the run was broken off before its state was written")
-            self._judge = self._judge.restored(state)
-            if state["step"] < folder.last:
-                # Killed between the rows and the state: what came after it is judged again.
-                self._judge.further(_after(state["step"], folder.table()))
-            elif state["step"] > folder.last + self.every:
-                raise InputError("it is ahead of the record")
-        except Exception as error:  # whatever lies there must not end a training run
-            if folder.last >= 0:
-                if not isinstance(error, InputError):
-                    reason = f"state.json in {folder.path} is unreadable ({words_of(error)})"
-                    self._guard.say("the folder", f"{reason}; what it held is learnt anew from the record")
-                self._guard.attempt("the alarm's past", lambda: self._judge.again(folder.table()))
-
     def _go_back(self, step: int) -> None:
         self._record.cut(step)
         self.messages = [message for message in self.messages if message.step < step]
         self._looked = min(self._looked, step - 1)
         self._write_messages()
-        self._guard.attempt("the alarm's past", lambda: self._judge.again(_before(step, self.table())))
-
-
-def _before(step: int, table: pd.DataFrame) -> pd.DataFrame:
-    return table[table["step"] < step]
-
-
-def _after(step: int, table: pd.DataFrame) -> pd.DataFrame:
-    return table[table["step"] > step]
+        self._guard.attempt("the alarm's past", lambda: self._judge.again(self.table().query("step < @step")))

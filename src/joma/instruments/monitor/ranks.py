@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import torch.distributed as dist
 
+from joma.instruments.monitor.guard import Guard
 from joma.instruments.monitor.look import MAXIMA, RESIDUAL
 
 T = TypeVar("T")
@@ -29,19 +30,18 @@ class Processes:
     in some processes only, and nobody waits for the others: whoever looks, looks alone.
     """
 
-    def __init__(self, patience: float = _PATIENCE) -> None:
+    def __init__(self, guard: Guard, patience: float = _PATIENCE) -> None:
         self.together = _several()
-        self.missing = ""
-        """Why not all look together, in words."""
+        """Whether each of several processes has a monitor."""
         if self.together:
-            self._meet(patience)
+            self._meet(patience, guard)
 
     @property
     def first(self) -> bool:
         """Whether this process is the one that writes: the only one, or rank 0."""
         return not _several() or dist.get_rank() == 0
 
-    def _meet(self, patience: float) -> None:
+    def _meet(self, patience: float, guard: Guard) -> None:
         store = dist.PrefixStore(f"joma-monitor-{next(_numbers)}", dist.distributed_c10d._get_default_store())
         rank, size = dist.get_rank(), dist.get_world_size()
         store.set(f"{rank}", "here")
@@ -58,10 +58,10 @@ class Processes:
             except dist.DistError:
                 self.together = False
         if not self.together:
-            self.missing = (
+            guard.say(
+                "the monitor",
                 f"not every one of the {size} processes has a monitor, so that it sees the share of the "
-                f"batch "
-                f"of process {rank} only; build it in every process"
+                f"batch of process {rank} only; build it in every process.",
             )
 
     def of_first(self, value: T) -> T:

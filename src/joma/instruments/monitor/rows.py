@@ -24,8 +24,9 @@ _DTYPES = dict(
 
 
 def summary(rows: pd.DataFrame, raw: pd.DataFrame) -> dict[str, float]:
-    """Per stack, layer and statistic minimum, median, maximum and which head is extreme; loss and gradient
-    norm."""
+    """Per stack, layer and statistic minimum, median, maximum and which head is extreme; loss and
+    gradient norm.
+    """
     numbers: dict[str, float] = {}
     for (metric, stack, layer), own in rows.groupby(["metric", "stack", "layer"], sort=True):
         values = own.dropna(subset="value")

@@ -41,8 +41,8 @@ def stable_ranks(model: nn.Module, step: int, blocks: Sequence[Block] = ()) -> p
     ]
     if not rows:
         raise InputError(
-            "the weights have no stable ranks: no rule matches a lower MLP, or queries and keys, among their "
-            "names."
+            "the weights have no stable ranks: no rule matches a lower MLP, or queries and keys, among "
+            "their names."
         )
     table = pd.DataFrame(rows).assign(call=0, head=pd.NA, metric="stable_rank", unit="", count=1)
     return table[list(COLUMNS)]

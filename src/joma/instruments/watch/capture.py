@@ -60,7 +60,8 @@ class Observer:
     active: Callable[[], bool] = lambda: True
     """Whether what is computed now is to be seen."""
     failed: Callable[[Exception], None] | None = None
-    """Told what went wrong in the watching itself, which must not end the model's pass; None: it is raised.
+    """Told what went wrong in the watching itself, which must not end the model's pass; None: it is
+    raised.
     """
 
 

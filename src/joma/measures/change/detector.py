@@ -97,7 +97,9 @@ def looked(before: Watched, values: Array, step: int) -> tuple[Watched, Array]:
 
 
 def first_alarm(first: int, every: int) -> int:
-    """The first step at which an alarm can be raised, with looks at ``first`` and every ``every`` steps."""
+    """The first step at which an alarm can be raised: of looks at ``first`` and each ``every`` steps
+    after.
+    """
     return first + every * max(LEARNING, -(-SETTLING // every))
 
 

@@ -1,0 +1,39 @@
+"""What a monitor's folder lets a run that goes on remember."""
+
+from __future__ import annotations
+
+from joma.core.errors import InputError, JomaError, words_of
+from joma.instruments.monitor.folder import Folder, read_messages, read_state
+from joma.instruments.monitor.guard import Guard
+from joma.instruments.monitor.judge import Judge
+from joma.instruments.monitor.messages import Message
+
+
+def continued(folder: Folder, judge: Judge, every: int, guard: Guard) -> tuple[Judge, list[Message]]:
+    """The judge of the run so far, and its messages; what is unreadable is said, and learnt from the
+    record.
+    """
+    messages: list[Message] = []
+    try:
+        messages = read_messages(folder.path)
+    except JomaError as error:
+        guard.say("the folder", f"{error} The record is kept; messages begin anew")
+    try:
+        state = read_state(folder.path)
+        if state is None:
+            raise InputError("the run was broken off before its state was written")
+        found = judge.restored(state)
+        if state["step"] < folder.last:
+            # Killed between the rows and the state: what came after it is judged again.
+            table = folder.table()
+            found.further(table[table["step"] > state["step"]])
+        elif state["step"] > folder.last + every:
+            raise InputError("it is ahead of the record")
+        return found, messages
+    except Exception as error:  # whatever lies there must not end a training run
+        if folder.last >= 0:
+            if not isinstance(error, InputError):
+                reason = f"state.json in {folder.path} is unreadable ({words_of(error)})"
+                guard.say("the folder", f"{reason}; what it held is learnt anew from the record")
+            guard.attempt("the alarm's past", lambda: judge.again(folder.table()))
+    return judge, messages
