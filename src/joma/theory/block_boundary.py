@@ -67,7 +67,7 @@ class Slowest:
 class _Components:
     """What both questions need of mu: components of like |mu| are one, with their number."""
 
-    order: Array
+    order: NDArray[np.intp]
     """Which of the different components each one is, (M,)."""
     sign: Array
     share: Array
@@ -183,7 +183,7 @@ def _rate(parts: _Components, chi: float) -> float:
         rest = s * (1.0 - s) * gap * np.sum(parts.share[2:] / (apart[2:] - s * gap))
         return float((chi - 1.0) * t * (nearest + rest) + chi * s * (1.0 - s) * gap)
 
-    return 1.0 + gap * float(brentq(above, 0.0, 1.0, xtol=1e-300, rtol=8.9e-16))
+    return float(1.0 + gap * brentq(above, 0.0, 1.0, xtol=1e-300, rtol=8.9e-16))
 
 
 def _direction(parts: _Components, rate: float, chi: float) -> Array:
