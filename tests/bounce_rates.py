@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +17,20 @@ from numpy.typing import NDArray
 from scipy.signal import lfilter
 
 from joma.measures.bounce import smooth
+from joma.measures.bounce.found import RESAMPLES
 from joma.measures.bounce.several import rise_together
 from joma.measures.bounce.slow_noise import LEVEL, slow_noise
 
 Array = NDArray[np.float64]
 
-COEFFICIENTS = {"white": 0.0, "AR(.5)": 0.5, "AR(.8)": 0.8, "AR(.9)": 0.9, "walk": 1.0}
+COEFFICIENTS = {"white": 0.0, "AR(.5)": 0.5, "AR(.8)": 0.8, "AR(.9)": 0.9, "1/f": None, "walk": 1.0}
+"""Of each kind of noise, the correlation of neighbours; None for 1/f noise."""
 LENGTHS = (60, 150, 400)
 RUNS = 5
-ALLOWED = {"white": 0.07, "AR(.5)": 0.07, "AR(.8)": 0.07, "AR(.9)": 0.07, "walk": 0.10}
-LEAST_FOUND, LEAST_FOUND_TOGETHER, MOST_UNDECIDED = 0.80, 0.95, 0.20
+ALLOWED = {"white": 0.07, "AR(.5)": 0.07, "AR(.8)": 0.07, "AR(.9)": 0.07, "1/f": 0.07, "walk": 0.10}
+LEAST_FOUND = {"white": 0.95, "AR(.5)": 0.80}
+LEAST_FOUND_TOGETHER = 0.95
+MOST_UNDECIDED = {"white": 0.05, "AR(.5)": 0.20}
 
 
 @dataclass(frozen=True)
@@ -66,20 +71,29 @@ class Rate:
 
     def within_limits(self, slack: float = 0.0) -> bool:
         """Whether the rate is what is promised, give or take ``slack`` for few curves."""
-        undecided = self.undecided <= MOST_UNDECIDED + slack
+        undecided = self.undecided <= MOST_UNDECIDED.get(self.noise, 1.0) + slack
         if self.shape == REBOUND.name:
-            if self.noise != "AR(.5)":
-                return True
-            return (
-                undecided and self.found >= (LEAST_FOUND if self.runs == 1 else LEAST_FOUND_TOGETHER) - slack
-            )
+            least = LEAST_FOUND.get(self.noise, 0.0)
+            if self.runs > 1 and least:
+                least = LEAST_FOUND_TOGETHER
+            return undecided and self.found >= least - slack
         limit = ALLOWED[self.noise] if self.runs == 1 else 0.07
-        undecided |= self.noise not in ("white", "AR(.5)") or self.points < 100
         return undecided and self.found <= limit + slack
 
 
-def noise(coefficient: float, rows: int, points: int, random: np.random.Generator) -> Array:
+def long_memory(exponent: float, periods: int, rows: int, points: int, random: np.random.Generator) -> Array:
+    """Noise (rows, points) of power 1/f^exponent and deviation 1, down to one period in so many curves."""
+    frequency = np.fft.rfftfreq(periods * points)
+    frequency[0] = np.inf
+    waves = random.standard_normal((2, rows, frequency.size)) * frequency ** (-exponent / 2)
+    curves = np.fft.irfft(waves[0] + 1j * waves[1], periods * points, axis=1)[:, :points]
+    return np.asarray(curves / np.sqrt(np.mean(curves.var(axis=1))))
+
+
+def noise(coefficient: float | None, rows: int, points: int, random: np.random.Generator) -> Array:
     """Noise (rows, points) of deviation 1; a walk of end deviation sqrt 2."""
+    if coefficient is None:
+        return long_memory(1.0, 8, rows, points, random)
     steps = random.standard_normal((rows, points))
     if coefficient == 1:
         return np.cumsum(steps, axis=1) / np.sqrt(points / 2)
@@ -95,7 +109,7 @@ def rebounds(curves: Array, runs: int) -> tuple[float, float]:
     points = curves.shape[1]
     window = max(3, 2 * (points // 40) + 1)
     if runs == 1:
-        chances = [one.rise for one in slow_noise(curves, window, 1000, 0)]
+        chances = [one.rise for one in slow_noise(curves, window, RESAMPLES, 0)]
     else:
         levels = np.stack([smooth(curve, window) for curve in curves]).reshape(-1, runs, points)
         chances = [rise_together(group) for group in levels]
@@ -153,14 +167,15 @@ rebound that is there, of five deviations of the noise. x runs from 0 to 1.
 {tables}
 ## Where the probability of one curve does not hold
 
-`joma.bounce` takes a curve's noise for one autoregression of first order, or a random walk. Other noise,
-about a flat trend, each of deviation 1 unless said: percent of false rebounds of one curve, and of
-{runs} runs together.
+`joma.bounce` draws a curve's noise from several kinds: a random walk, autoregressions of first order, and
+these over random walks. Other noise, and mixtures, about a flat trend, each of deviation 1 unless said:
+percent of false rebounds of one curve, and of {runs} runs together. (1/f noise above goes down to one period
+in eight curves.)
 
 {beyond}
 
-Where noise is the sum of fast noise and a slow wander, the wander hides below the noise and moves the
-curve all the same: one curve cannot show that, and its probability is then far too small. Runs together can.
+Where a wander two to six times as wide as the fast noise lies below it, or noise is slower than a walk, one
+curve's probability is too small: its own rises look like a trend's. Runs together can tell.
 """
 
 BEYOND: dict[str, Callable[[int, int, np.random.Generator], Array]] = {
@@ -174,11 +189,20 @@ BEYOND: dict[str, Callable[[int, int, np.random.Generator], Array]] = {
     "autoregression of order 2 (.5, .3)": lambda rows, points, random: np.asarray(
         lfilter([1.0], [1.0, -0.5, -0.3], random.normal(size=(rows, points)), axis=1)
     ),
+    "1/f, no slower than one period in the curve": partial(long_memory, 1.0, 1),
+    "1/f^1.5": partial(long_memory, 1.5, 8),
+    "a walk of a walk": lambda rows, points, random: np.cumsum(noise(1.0, rows, points, random), axis=1),
     "white + walk of end deviation .4": lambda rows, points, random: (
         random.normal(size=(rows, points)) + 0.3 * noise(1.0, rows, points, random)
     ),
     "white + walk of end deviation 1.4": lambda rows, points, random: (
         random.normal(size=(rows, points)) + noise(1.0, rows, points, random)
+    ),
+    "white + walk of end deviation 2.8": lambda rows, points, random: (
+        random.normal(size=(rows, points)) + 2 * noise(1.0, rows, points, random)
+    ),
+    "white + walk of end deviation 5.7": lambda rows, points, random: (
+        random.normal(size=(rows, points)) + 4 * noise(1.0, rows, points, random)
     ),
 }
 

@@ -1,10 +1,11 @@
 """Small wrong changes to formulas, one at a time: does a test notice?
 
 ``python tests/mutations.py`` makes each change in a temporary copy of ``src``, runs the fast tests of the
-changed module until the first failure, and lists what survives; exit status 1 where more than three
-survive. ``--list`` prints the changes, ``--only TEXT`` takes those whose line holds the text, ``--jobs N``
-works on several at a time. Changes that were once unnoticed are written out below; the others are drawn
-with a fixed seed from factors, exponents, products and comparisons of all formulas.
+changed module until the first failure, and lists what survives; exit status 1 where more than three of
+100 drawn ones survive. ``--list`` prints the changes, ``--only TEXT`` takes those whose line holds the
+text, ``--jobs N`` works on several at a time, ``--slice I/N`` takes every N-th. Changes that were once
+unnoticed are written out below; the others are drawn with ``--seed`` from all folders and kinds
+(``KINDS``). Tests are mended on the seed ``MENDED`` and judged on ``JUDGED``.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "joma"
-SEED = 2024
-DRAWN = {"theory": 18, "dynamics": 8, "measures": 14, "experiments": 10}
+MENDED, JUDGED = 2024, 31
+DRAWN = 100
 SLOWEST = 300
 MOST_SURVIVORS = 3
 EXPLAINED = {
@@ -70,10 +72,38 @@ class Change:
 
 # Module, text that occurs once there, what it becomes; and tests where they are not those of the module.
 NOTICED_TOO_LATE: tuple[tuple[str, ...], ...] = (
-    ("measures/bounce/slow_noise.py", "    return float(1 + count -", "    return 0.5 * float(1 + count -"),
-    ("measures/bounce/slow_noise.py", 'rise, side="left"', 'rise, side="right"'),
-    ("measures/bounce/slow_noise.py", "0.95, 0.975, 1)", "0.95, 0.975)"),
-    ("measures/bounce/slow_noise.py", "bool(as_fast < share", "bool(as_fast < 4 * share"),
+    ("measures/bounce/slow_noise.py", "(rises >= move)", "(rises > move)"),
+    ("measures/bounce/slow_noise.py", "power = np.max([np", "power = np.mean([np"),
+    ("theory/bounce_law.py", "_NEAR, _TERMS = 2.5, 14", "_NEAR, _TERMS = 2.5, 3"),
+    ("theory/bounce_law.py", "for _ in range(42):", "for _ in range(14):"),
+    (
+        "dynamics/block_salience_flow.py",
+        "turn = rate * (v * pull).sum(axis=0)",
+        "turn = (v * pull).sum(axis=0)",
+    ),
+    ("dynamics/block_salience_flow.py", "turn - a * turn.mean()", "turn - turn.mean()"),
+    ("dynamics/stack_flow.py", "turn / rate * layer", "rate / turn * layer", "tests/theory/test_stack.py"),
+    ("dynamics/stack_flow.py", "rate * step.bias", "turn * step.bias", "tests/theory/test_stack.py"),
+    ("measures/change/detector.py", "moments.counted.max(", "moments.counted.min("),
+    (
+        "measures/change/detector.py",
+        "np.sqrt(np.mean(moments.mean**2, axis=-1))",
+        "np.abs(np.mean(moments.mean, axis=-1))",
+    ),
+    ("measures/change/residuals.py", "(1 + correlation) / (1 - correlation)", "1 / (1 - correlation)"),
+    ("measures/change/loss.py", "score - SLACK), 2 * THRESHOLD)", "score - SLACK), 200 * THRESHOLD)"),
+    ("measures/change/loss.py", "if self.total == 0:", "if self.total >= 0:"),
+    ("experiments/beyond/alarm/labels.py", "if not smooth < least + RISE:", "if smooth >= least + RISE:"),
+    ("experiments/joma_paper/fig8/run.py", 'COLLAPSED * found["start"]', "COLLAPSED"),
+    (
+        "experiments/joma_paper/fig8/claims.py",
+        'r - r.groupby(groups.to_numpy()).transform("mean")',
+        "r - r.mean()",
+    ),
+    ("instruments/track/waves.py", "np.argmax(values[: low + 1])", "np.argmax(values)"),
+    ("experiments/scan_snap/snap_phases/run.py", "(before - after) / (2", "(after - before) / (2"),
+    ("experiments/joma_paper/deep_hierarchy/claims.py", "half = 0.5 * value.max()", "half = 0.5 * value[-1]"),
+    ("experiments/beyond/block_flow/run.py", "course[-1] - course.min()", "course.max() - course.min()"),
     ("measures/bounce/several.py", "min(1.0, 2 * median)", "min(1.0, median)"),
     (
         "measures/bounce/valleys.py",
@@ -156,63 +186,140 @@ def listed() -> Iterator[Change]:
         yield Change(module, text.index(old), old, new, tuple(tests) or tests_of(module))
 
 
+@cache
 def tests_of(module: str) -> tuple[str, ...]:
-    """The tests that mirror a module: its folder's, or the files whose name begins like it."""
+    """The tests that mirror a module: its folder's, or the files whose name begins like it; of a module
+    without any, those of the nearest folder that has some."""
     path = Path(module)
-    if path.parts[0] == "experiments":
-        return (f"tests/experiments/test_{path.parts[2]}.py",)
-    for name in (path.with_suffix(""), path.parent):
+    if path.parts[0] == "experiments" and len(path.parts) > 3:
+        name = ROOT / "tests" / "experiments" / f"test_{path.parts[2]}.py"
+        return (str(name.relative_to(ROOT)),) if name.exists() else ()
+    for name in (path.with_suffix(""), *path.parents[:-1]):
         folder = ROOT / "tests" / name
         if len(name.parts) > 1 and folder.is_dir():
             return (str(folder.relative_to(ROOT)),)
-        found = sorted(folder.parent.glob(f"test_{name.name}*.py")) if len(name.parts) > 1 else []
+        found = sorted(folder.parent.glob(f"test_{name.name}*.py"))
         if found:
             return tuple(str(file.relative_to(ROOT)) for file in found)
     return ()
 
 
-def drawn() -> Iterator[Change]:
-    """Changes drawn with a fixed seed, so many of each package."""
-    for package, count in DRAWN.items():
-        chosen = random.Random(f"{SEED} {package}")
-        pattern = "*/*/claims.py" if package == "experiments" else "**/*.py"
-        changes = [
-            change
-            for file in sorted((SOURCE / package).glob(pattern))
-            if "compiled" not in file.name and tests_of(str(file.relative_to(SOURCE)))
-            for change in changes_of(str(file.relative_to(SOURCE)), chosen)
-        ]
-        yield from sorted(chosen.sample(changes, count), key=lambda change: (change.module, change.offset))
+def drawn(seed: int = JUDGED) -> list[Change]:
+    """``DRAWN`` changes: a kind, a folder and a change of that kind there, each in equal shares."""
+    chosen = random.Random(seed)
+    places: dict[str, dict[str, list[Change]]] = {kind: {} for kind in KINDS}
+    for file in sorted(SOURCE.rglob("*.py")):
+        module = str(file.relative_to(SOURCE))
+        room = Path(module).parts[0]
+        if room in ROOMS and "compiled" not in file.name and tests_of(module):
+            for kind, change in changes_of(module):
+                places[kind].setdefault(room, []).append(change)
+    found: dict[tuple[str, int], Change] = {}
+    while len(found) < DRAWN:
+        rooms = places[KINDS[len(found) % len(KINDS)]]
+        change = chosen.choice(rooms[chosen.choice(sorted(rooms))])
+        found[change.module, change.offset] = change
+    return sorted(found.values(), key=lambda change: (change.module, change.offset))
 
 
-def changes_of(module: str, chosen: random.Random) -> Iterator[Change]:
-    """All changes of a module's formulas that may be drawn, one each place."""
+ROOMS = ("theory", "dynamics", "measures", "experiments", "checks", "data", "models", "checkpoints", "instruments", "training")
+"""Folders of the source that hold formulas."""
+_TURNED = {ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<"}
+_OTHER_NAMES = {
+    "extreme": {"max": "min", "min": "max", "maximum": "minimum", "minimum": "maximum", "argmax": "argmin"},
+    "mean": {"mean": "max", "sum": "mean", "median": "mean"},
+}
+KINDS = (
+    "factor",
+    "exponent",
+    "comparison",
+    "sign",
+    "extreme",
+    "mean",
+    "root",
+    "dropped term",
+    "dropped factor",
+    "constant",
+    "transposed",
+    "swapped",
+)
+
+
+@cache
+def changes_of(module: str) -> list[tuple[str, Change]]:
+    """All changes of a module's formulas that may be drawn, each with its kind."""
     text = (SOURCE / module).read_text()
-    lines = [0]
-    for line in text.encode().splitlines(keepends=True):
+    encoded, lines = text.encode(), [0]
+    for line in encoded.splitlines(keepends=True):
         lines.append(lines[-1] + len(line))
 
     def change(node: ast.expr, new: str) -> Change:
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
-        begin = len(text.encode()[: lines[node.lineno - 1] + node.col_offset].decode())
-        end = len(text.encode()[: lines[node.end_lineno - 1] + node.end_col_offset].decode())
-        return Change(module, begin, text[begin:end], new, tests_of(module))
+        begin = len(encoded[: lines[node.lineno - 1] + node.col_offset].decode())
+        end = len(encoded[: lines[node.end_lineno - 1] + node.end_col_offset].decode())
+        return Change(module, begin, text[begin:end], f"({new})", tests_of(module))
 
-    for node in _formulas(ast.parse(text)):
-        factor = chosen.choice((0.9, 0.95, 0.98, 1.02, 1.05, 1.1))
-        if isinstance(node, ast.Compare):
-            turned = {ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<"}[type(node.ops[0])]
-            yield change(node, f"{ast.unparse(node.left)} {turned} {ast.unparse(node.comparators[0])}")
-        elif isinstance(node.op, ast.Pow):
-            yield change(node.right, f"({factor} * {ast.unparse(node.right)})")
-        else:
-            yield change(node.left, f"({factor} * ({ast.unparse(node.left)}))")
+    factors = random.Random(module)
+    return [
+        (kind, change(part, new))
+        for node in _formulas(ast.parse(text))
+        for kind, part, new in wrong(node, factors)
+    ]
 
 
-def _formulas(tree: ast.AST) -> Iterator[ast.Compare | ast.BinOp]:
-    """Products, quotients, powers and comparisons that compute something: not those that choose a message,
-    check an argument, count places of an array, or say how small a rounding is."""
+def wrong(node: ast.expr, chosen: random.Random) -> Iterator[tuple[str, ast.expr, str]]:
+    """The wrong texts of one expression: kind, what is replaced, by what."""
+    shown = ast.unparse
+    factor = chosen.choice((0.9, 0.95, 1.05, 1.1))
+    if isinstance(node, ast.Compare):
+        turned = _TURNED[type(node.ops[0])]
+        yield "comparison", node, f"{shown(node.left)} {turned} {shown(node.comparators[0])}"
+    elif isinstance(node, ast.BinOp):
+        left, right = shown(node.left), shown(node.right)
+        if isinstance(node.op, ast.Pow):
+            yield "exponent", node.right, f"{factor} * ({right})"
+        elif isinstance(node.op, ast.Mult | ast.Div):
+            yield "factor", node.left, f"{factor} * ({left})"
+            yield "dropped factor", node, left
+            if isinstance(node.op, ast.Div):
+                yield "swapped", node, f"({right}) / ({left})"
+        elif isinstance(node.op, ast.Add | ast.Sub):
+            yield "sign", node, f"({left}) {'-' if isinstance(node.op, ast.Add) else '+'} ({right})"
+            yield "dropped term", node, left
+        elif isinstance(node.op, ast.MatMult):
+            yield "transposed", node.left, f"({left}).T"
+    elif isinstance(node, ast.UnaryOp):
+        yield "sign", node, shown(node.operand)
+    elif isinstance(node, ast.Attribute):
+        yield "transposed", node, shown(node.value)
+    elif isinstance(node, ast.Constant):
+        yield (
+            "constant",
+            node,
+            f"{max(1, node.value // 2) if isinstance(node.value, int) else 0.8 * node.value}",
+        )
+    elif isinstance(node, ast.Call):
+        function = shown(node.func)
+        owner, _, name = function.rpartition(".")
+        for kind, others in _OTHER_NAMES.items():
+            if name in others:
+                yield kind, node.func, f"{owner}.{others[name]}" if owner else others[name]
+        if name == "sqrt" and len(node.args) == 1:
+            yield "root", node, shown(node.args[0])
+        plain = len(node.args) > 1 and not any(isinstance(one, ast.Starred) for one in node.args)
+        if plain and shown(node.args[0]) != shown(node.args[1]) and name not in _SYMMETRIC:
+            first, second, *others = map(shown, node.args)
+            more = [*others, *(shown(one) for one in node.keywords)]
+            yield "swapped", node, f"{function}({', '.join([second, first, *more])})"
+
+
+_SYMMETRIC = ("maximum", "minimum", "max", "min", "hypot", "isinstance", "getattr", "zip", "broadcast_shapes")
+
+
+def _formulas(tree: ast.AST) -> Iterator[ast.expr]:
+    """Expressions that compute something: not those that choose a message, check an argument, count places of
+    an array, annotate a type, or say how small a rounding is."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(
             node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Subscript | ast.arguments | ast.Slice
@@ -222,24 +329,28 @@ def _formulas(tree: ast.AST) -> Iterator[ast.Compare | ast.BinOp]:
             continue
         if isinstance(node, ast.FunctionDef) and ("check" in node.name or "refuse" in node.name):
             continue
-        rounding = (
-            isinstance(one, ast.Constant) and isinstance(one.value, float) and abs(one.value) < 1e-5
-            for one in ast.walk(node)
-        )
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div | ast.Pow):
-            texts = any(
-                isinstance(one, ast.Constant) and isinstance(one.value, str) for one in ast.walk(node)
-            )
-            if not texts and not any(rounding):
-                yield node
-        elif (
-            isinstance(node, ast.Compare)
-            and len(node.ops) == 1
-            and isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
-            and not any(rounding)
-        ):
+        if isinstance(node, ast.AnnAssign):
+            if node.value is not None:
+                yield from _formulas(ast.Expression(node.value))
+            continue
+        if isinstance(node, ast.expr) and _computes(node):
             yield node
         yield from _formulas(node)
+
+
+def _computes(node: ast.expr) -> bool:
+    constants = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant)]
+    if any(isinstance(one, str) or (isinstance(one, float) and abs(one) < 1e-5) for one in constants):
+        return False
+    if isinstance(node, ast.Constant):
+        return type(node.value) in (int, float) and node.value not in (0, 1, 2, -1)
+    if isinstance(node, ast.Compare):
+        return len(node.ops) == 1 and type(node.ops[0]) in _TURNED
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.USub) and not isinstance(node.operand, ast.Constant)
+    if isinstance(node, ast.BinOp):
+        return not isinstance(node.op, ast.BitOr | ast.BitAnd | ast.BitXor)
+    return isinstance(node, ast.Call) or (isinstance(node, ast.Attribute) and node.attr == "T")
 
 
 def run_tests(tests: tuple[str, ...], source: Path, log: Path) -> int:
@@ -316,14 +427,18 @@ def main() -> None:
         "--only", action="append", help="may be repeated: changes that hold any of the texts"
     )
     options.add_argument("--jobs", type=int, default=1)
+    options.add_argument("--seed", type=int, default=JUDGED, help=f"tests were mended on {MENDED}")
+    options.add_argument("--slice", default="0/1", metavar="I/N", help="every N-th change, from the I-th on")
+    options.add_argument("--drawn", action="store_true", help="without those that are written out")
     options.add_argument(
         "--skip-unchanged", action="store_true", help="do not run the unchanged source first"
     )
     asked = options.parse_args()
     os.chdir(ROOT)
-    changes = [
-        change for change in (*listed(), *drawn()) if any(text in str(change) for text in asked.only or [""])
-    ]
+    every = [*([] if asked.drawn else listed()), *drawn(asked.seed)]
+    first, _, step = asked.slice.partition("/")
+    changes = [one for one in every if any(text in str(one) for text in asked.only or [""])]
+    changes = changes[int(first) :: int(step)]
     if asked.list:
         print("\n".join(map(str, changes)))
         return
@@ -332,7 +447,7 @@ def main() -> None:
     if not asked.skip_unchanged and not unchanged_pass(changes):
         raise SystemExit("mutations: the tests fail before anything is changed.")
     survivors = judge(changes, asked.jobs)
-    print(f"{len(changes)} changes, {len(survivors)} survivors")
+    print(f"seed {asked.seed} (mended on {MENDED}): {len(changes)} changes, {len(survivors)} survivors")
     for survivor in survivors:
         print(f"{survivor}: {EXPLAINED.get(survivor.module, 'not explained')}")
     sys.exit(len(survivors) > MOST_SURVIVORS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from scipy.integrate import solve_ivp
 
 from joma.core.errors import DivergenceError, InputError
 from joma.dynamics.block_salience_flow import integrate_attended, integrate_joint, integrate_salience
@@ -128,3 +130,29 @@ def test_salience_has_no_negative_times_no_zero_and_no_negative_kappa():
         integrate_salience([1.0], [-1.0])
     with pytest.raises(InputError, match="mu is 0"):
         integrate_salience([0.0], [1.0])
+
+
+def test_linear_attention_with_kappa_is_the_closed_form_of_scaled_weights():
+    """With w = sqrt(kappa) v: w' = sqrt(kappa) mu z - z^2 w and z z' = w w', the flow of kappa = 1."""
+    flow = integrate_joint(towards(MU), REST, TIMES, attention="linear", z0=0.4, kappa=2.5)
+    u, v = block_salience.solve_linear_attention_block(np.sqrt(2.5) * MU, TIMES, c=0.16)
+    np.testing.assert_allclose(flow.v[:, 0], v / np.sqrt(2.5), rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(flow.attended[:, 0], u / np.sqrt(2.5), rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("kappa", [1.0, 2.5])
+@pytest.mark.parametrize("attention", ["exp", "softmax"])
+def test_the_joint_flow_descends_half_the_squared_distance(attention, kappa):
+    """v' = -dE/dv and z' = -kappa dE/dz of E = |mu - v o a(z)|^2 / 2, by autograd and another solver."""
+
+    def velocity(_, state):
+        v, z = (torch.tensor(part, requires_grad=True) for part in np.split(state, 2))
+        gain = z.exp() if attention == "exp" else 3 * torch.softmax(z, 0)
+        (((torch.tensor(MU) - v * gain) ** 2).sum() / 2).backward()
+        return -np.concatenate([v.grad.numpy(), kappa * z.grad.numpy()])
+
+    start, logits = np.array([0.3, -0.2, 0.1]), np.array([0.2, 0.0, -0.5])
+    own = solve_ivp(velocity, (0, 1), np.concatenate([start, logits]), rtol=1e-9, atol=1e-11)
+    flow = integrate_joint(towards(MU), start, [0.0, 1.0], attention=attention, kappa=kappa, z0=logits)
+    np.testing.assert_allclose(flow.v[-1, 0], own.y[:3, -1], rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(flow.logits[-1], own.y[3:, -1], rtol=1e-6, atol=1e-8)

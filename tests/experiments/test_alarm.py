@@ -21,7 +21,7 @@ from joma.experiments.beyond.alarm.branches import (
 )
 from joma.experiments.beyond.alarm.detection import OURS, WHOLE
 from joma.experiments.beyond.alarm.intervals import median_bounds, rate_bound, share_bounds
-from joma.experiments.beyond.alarm.labels import at_end, became, onset
+from joma.experiments.beyond.alarm.labels import RISE, at_end, became, onset
 from joma.experiments.beyond.alarm.rules import LOSS_CUSUM, histories, with_nan
 from joma.experiments.beyond.alarm.training import columns_of, train_group
 
@@ -253,3 +253,12 @@ def test_no_false_alarm_in_many_steps_is_needed(steps: int, verdict: str) -> Non
     healthy = pd.DataFrame({"armed_share": [0.8] * 10})
     claim = judged_by._false_rate(main, healthy)
     assert (claim.verdict, claim.measured) == (verdict, pytest.approx(rate_bound(0, int(0.8 * steps * 10))))
+
+
+def test_the_onset_is_where_the_mean_of_ten_reaches_its_least_and_rise() -> None:
+    loss = np.concatenate([np.linspace(1, 0, 30), np.zeros(20), np.full(20, 1.0001 * RISE)])
+    assert onset(loss) == 59
+    assert onset(np.concatenate([loss[:50], np.full(20, 0.99 * RISE)])) is None
+    assert onset(np.concatenate([loss[:50], [np.nan]])) == 50
+    # 0.1 nats a step: the sum of the ten is .1 + .2 + ... and reaches 1.5 at the fifth.
+    assert onset(np.concatenate([np.zeros(20), 0.1 * np.arange(1, 20)])) == 20 + 4

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from joma.core.errors import InputError
@@ -10,7 +11,7 @@ from joma.core.progress import Progress
 from joma.core.threads import limited
 from joma.experiments.beyond.block_flow import BlockFlow
 from joma.experiments.beyond.block_flow.cases import cases
-from joma.experiments.beyond.block_flow.run import one_sample
+from joma.experiments.beyond.block_flow.run import one_sample, rebound
 
 SMALL = BlockFlow(cases=2, drawn=20, phase_points=3, blocks=2, starts=(0.6,))
 
@@ -116,3 +117,8 @@ def test_a_dead_weight_is_no_rest():
 def test_bad_settings_are_refused():
     with pytest.raises(InputError, match="seeds"):
         BlockFlow(seeds=1)
+
+
+def test_a_rebound_is_from_the_least_to_the_last():
+    assert rebound(np.array([3.0, 1.0, 2.0, 1.5])) == 0.5
+    assert rebound(np.array([3.0, 2.0, 1.0])) == 0.0

@@ -314,3 +314,13 @@ def test_the_decoder_looked_at_by_hand():
     answers = torch.stack([net(batch.sequences)[row, place, -2:] for row, place in enumerate(batch.query_at)])
     chosen = answers.double().softmax(1)[torch.arange(40), batch.there]
     assert loss == pytest.approx(-chosen.log().mean().item(), abs=1e-5)
+
+
+def test_half_times_are_those_of_half_the_largest_gain():
+    """A curve that rises to 4 and falls again has half of its gain, 2, a third of the way from 1 to 4."""
+    keys = {"task": "t", "run": "r", "seed": 0, "layer": 1, "height": 1}
+    curve = pd.DataFrame(
+        {**keys, "step": range(4), "time": [0.0, 3.0, 6.0, 9.0], "value": [0.0, 1.0, 4.0, 1.0]}
+    )
+    assert half_times(curve).tolist() == pytest.approx([4.0])
+    assert half_times(curve[::-1]).tolist() == pytest.approx([4.0])

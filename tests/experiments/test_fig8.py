@@ -14,12 +14,13 @@ from joma.core.errors import InputError
 from joma.core.progress import Progress
 from joma.experiments.joma_paper.fig8 import Fig8
 from joma.experiments.joma_paper.fig8.claims import (
+    _within,
     bounce_is_best,
     large_rate_collapses,
     rates_differ,
     some_rate_bounces,
 )
-from joma.experiments.joma_paper.fig8.run import BOUNCES, COLLAPSES, FALLS, STAYS
+from joma.experiments.joma_paper.fig8.run import BOUNCES, COLLAPSES, FALLS, STAYS, _decoders
 from joma.experiments.shared.recorded import read_record
 from joma.runs.executors.processes import local_processes
 from small_decoders import SMALL_DECODERS
@@ -214,3 +215,45 @@ def test_records_that_are_none(content: str, message: str, tmp_path: Path) -> No
     (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"layers,lr\n" * 50)[:20])
     with pytest.raises(InputError, match="cannot be read"):
         read_record(str(tmp_path / "cut.csv.gz"))
+
+
+def test_the_rank_correlation_within_groups_is_that_of_centred_ranks() -> None:
+    """By hand: ranks of each group about the group's own mean, as shares of its size; ties share a rank."""
+    x = pd.Series([1.0, 2.0, 3.0, 10.0, 40.0, 20.0, 20.0])
+    y = pd.Series([5.0, 1.0, 3.0, 2.0, 9.0, 4.0, 3.0])
+    groups = pd.Series(["a"] * 3 + ["b"] * 4)
+    a = [np.array([-1, 0, 1]) / 3, np.array([1, -1, 0]) / 3]
+    b = [np.array([-1.5, 1.5, 0, 0]) / 4, np.array([-1.5, 1.5, 0.5, -0.5]) / 4]
+    one, two = (np.concatenate(parts) for parts in zip(a, b, strict=True))
+    assert _within(x, y, groups) == pytest.approx(one @ two / np.sqrt((one @ one) * (two @ two)))
+    assert _within(100 * (groups == "b") + x, y, groups) == pytest.approx(_within(x, y, groups))
+
+
+def test_a_collapse_is_below_a_tenth_of_its_own_start() -> None:
+    """A start of 2 nats and an end of .15: a collapse; of .25: none."""
+    runs = ["low", "high"]
+    bounces = pd.DataFrame(
+        {
+            "run": runs,
+            "seed": 0,
+            "depth": 1,
+            "layer": 0,
+            "metric": "attention_entropy",
+            "variant": "real",
+            "learning_rate": 1e-3,
+            "start": 2.0,
+            "end": [0.15, 0.25],
+            "dip_step": 5,
+            "depth_of_dip": 1.8,
+            "dip_null": 0.1,
+            "dip_probability": 0.01,
+            "rebound": 0.0,
+            "rebound_null": 0.1,
+            "rebound_probability": 1.0,
+        }
+    )
+    curves = pd.DataFrame({"run": runs, "metric": "validation_loss", "value": 1.0})
+    assert _decoders(curves, bounces).set_index("run")["course"].to_dict() == {
+        "low": COLLAPSES,
+        "high": FALLS,
+    }

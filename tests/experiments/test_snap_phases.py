@@ -12,7 +12,7 @@ from joma.core.progress import Progress
 from joma.data.next_token import graded_tokens
 from joma.dynamics.token_flow import token_flow
 from joma.experiments.scan_snap.snap_phases import SnapPhases
-from joma.experiments.scan_snap.snap_phases.run import RATIOS, drive, start_constant
+from joma.experiments.scan_snap.snap_phases.run import RATIOS, _peak, drive, start_constant
 
 SMALL = SnapPhases(
     next_tokens=(2,),
@@ -125,3 +125,11 @@ def test_draws(tables) -> None:
 def test_bad_settings(settings) -> None:
     with pytest.raises(InputError, match="out of range"):
         SnapPhases(**settings)
+
+
+@pytest.mark.parametrize("at", [-0.3, 0.0, 0.45])
+def test_the_peak_of_a_parabola_in_log_time_is_its_vertex(at):
+    time = np.exp(np.linspace(0, 4, 9))  # spacing 1/2
+    rate = 5 - (np.log(time) - (2 + 0.5 * at)) ** 2
+    assert _peak(time, rate) == pytest.approx(np.exp(2 + 0.5 * at), rel=1e-12)
+    assert _peak(time, np.log(time)) == time[-1]

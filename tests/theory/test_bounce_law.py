@@ -6,11 +6,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.integrate import quad
 from scipy.optimize import brentq
+from scipy.special import erf, lambertw
 
 from joma.core.errors import InputError
 from joma.theory.block_salience import elapsed_time, rest
-from joma.theory.bounce_law import bounce_law, bounce_of_flow, logits_at, saturated_overshoot, time_law
+from joma.theory.bounce_law import (
+    bounce_law,
+    bounce_of_flow,
+    logits_at,
+    logits_law,
+    saturated_overshoot,
+    time_law,
+)
 
 
 @pytest.mark.parametrize("size", [0.05, 0.5, 1.0, 3.0, 30.0, 1e4])
@@ -89,3 +98,25 @@ def test_the_overshoot_of_a_saturated_winner():
 def test_bad_input(call, words):
     with pytest.raises(InputError, match=words):
         call()
+
+
+@pytest.mark.parametrize("size", [0.3, 3.0, 40.0])
+@pytest.mark.parametrize("converged", [0.5, 2.4, 2.6, 6.0, 20.0])
+def test_the_law_is_its_own_integral(size, converged):
+    """The stay, int_0^r (u/r)^p du/(1 - u), by quadrature: on both sides of where its series begins."""
+    ratio = -np.expm1(-converged)
+    w = float(lambertw((size * ratio) ** 2).real)
+    f, p = w / (1 + w), 2 / (1 + w) ** 2
+    # u = 1 - e^-s, so that du/(1 - u) = ds.
+    stay, _ = quad(lambda s: (-np.expm1(-s) / ratio) ** p, 0.0, converged, epsabs=1e-13, epsrel=1e-12)
+    wanted = (np.sqrt(np.pi / 2) * erf(np.sqrt(w / 2)) + (w / 2 + f * stay) / size) / size
+    assert float(time_law(converged, size)) == pytest.approx(wanted, rel=1e-10)
+
+
+def test_many_times_are_inverted_as_exactly_as_one():
+    sizes = np.array([0.5, 3.0, 200.0])
+    converged = np.array([0.01, 1.3, 9.0])
+    times = np.array([float(time_law(one, size)) for one, size in zip(converged, sizes, strict=True)])
+    found = np.diag(logits_law(times, sizes))
+    wanted = lambertw((sizes * np.expm1(-converged)) ** 2).real / 2
+    np.testing.assert_allclose(found, wanted, rtol=1e-8)

@@ -81,3 +81,30 @@ def test_rates_and_weights_that_make_no_sense_are_refused():
         solve([layer], X, LABELS, SOFTPLUS, [0.0, 1.0], attention_rate=0.0, reduced=True)
     with pytest.raises(InputError, match="increasing"):
         solve([layer], X, LABELS, SOFTPLUS, [1.0, 0.0])
+
+
+@pytest.mark.parametrize("way", ["full", "reduced", "through"])
+def test_every_flow_begins_with_the_gradient_of_autograd(way):
+    """Weights and biases at eta_w, logits at eta_z or as Theorem 1's function of the weights."""
+    rates = {"weight_rate": 2.0, "attention_rate": 0.5}
+    layers = random_stack((5, 4, 2, 3), (2, 3, 1), 1)
+    weights, biases, logits = (
+        [torch.tensor(getattr(one, name), requires_grad=True) for one in layers]
+        for name in ("weights", "bias", "logits")
+    )
+    x = torch.tensor(X)
+    for number, (v, xi, z0) in enumerate(zip(weights, biases, logits, strict=True)):
+        kappa = 0.25 if way == "through" else 0.0
+        z = z0 + kappa / 2 * ((v**2).sum(1) - (v.detach() ** 2).sum(1))
+        h = torch.einsum("ngm,gkm->ngk", x[:, None] * z.exp(), v) + xi
+        x = (h if number == 2 else torch.nn.functional.softplus(h)).flatten(1)
+    (-torch.nn.functional.cross_entropy(x, torch.tensor(LABELS))).backward()
+    options = {"reduced": way != "full", "through": way == "through", **rates}
+    brief = 1e-5
+    found = solve(layers, X, LABELS, SOFTPLUS, [0.0, brief], **options).layers[1]
+    for one, begin, v, xi, z in zip(found, layers, weights, biases, logits, strict=True):
+        close = {"rtol": 1e-3, "atol": 1e-5}
+        np.testing.assert_allclose((one.weights - begin.weights) / brief, 2.0 * v.grad.numpy(), **close)
+        np.testing.assert_allclose((one.bias - begin.bias) / brief, 2.0 * xi.grad.numpy(), **close)
+        if way == "full":
+            np.testing.assert_allclose((one.logits - begin.logits) / brief, 0.5 * z.grad.numpy(), **close)

@@ -218,3 +218,11 @@ def test_two_series_are_compared_where_both_have_been() -> None:
     found = side_by_side(both, "step")
     assert list(found["at"]) == [10, 20, 30, 40]
     assert found["difference"].to_numpy() == pytest.approx(a[1:] - 1)
+
+
+def test_a_fall_is_dated_from_the_highest_point_before_it() -> None:
+    """What the curve does after its lowest point, however high it rises, does not date its fall."""
+    steps = np.arange(6.0)
+    values = np.array([3.0, 4.0, 2.0, 0.0, 7.0, 9.0])
+    assert half_fallen(steps, values) == pytest.approx(2.0)
+    assert half_back(steps, values) == pytest.approx(3 + 4.5 / 7)

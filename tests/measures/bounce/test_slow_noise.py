@@ -2,53 +2,110 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import multivariate_normal
 
 from bounce_rates import FALLING, REBOUND, made, rate, rates, rebounds
-from joma.measures.bounce import bounce, slow_noise
+from joma.measures.bounce import bounce, slow_noise, smooth
 from joma.measures.bounce.several import rise_together
+from joma.measures.bounce.slow_noise import LEVEL, exceeded, one_in_twenty
 
 
-@pytest.mark.parametrize("width", [1, 2, 5])
-@pytest.mark.parametrize("phi", [0.0, 0.5, 0.9])
-def test_bins_of_an_autoregression_have_its_covariance(phi: float, width: int) -> None:
-    means = slow_noise._autoregressions(phi, (40_000, 4), width, seed=1)
-    lags = np.abs(np.subtract.outer(np.arange(4 * width), np.arange(4 * width)))
-    average = np.kron(np.eye(4), np.full((1, width), 1 / width))
-    truth = average @ (phi**lags / (1 - phi**2)) @ average.T
-    assert np.cov(means.T) == pytest.approx(truth, abs=0.05 * truth.max())
-
-
-def test_bins_of_a_random_walk_have_its_covariance() -> None:
-    means = slow_noise._autoregressions(1.0, (40_000, 4), 3, seed=1)
-    times = np.arange(1, 13)
-    average = np.kron(np.eye(4), np.full((1, 3), 1 / 3))
-    truth = average @ np.minimum.outer(times, times) @ average.T
-    assert np.cov(means.T) == pytest.approx(truth, abs=0.05 * truth.max())
+@pytest.mark.parametrize("kind", slow_noise._KINDS, ids=lambda kind: kind.name)
+def test_noise_of_each_kind_has_its_covariance(kind: slow_noise._Kind) -> None:
+    """phi^|i - j| of an autoregression of deviation 1, min(i, j)/n of a walk that ends with deviation 1."""
+    points = 6
+    curves = slow_noise._noise(kind, 60_000, points, np.random.default_rng(1))
+    steps = np.arange(points)
+    fast = 0 if kind.memory == 1 else kind.memory ** np.abs(np.subtract.outer(steps, steps))
+    truth = fast + kind.wander**2 * np.minimum.outer(steps + 1, steps + 1) / points
+    assert np.cov(curves.T) == pytest.approx(truth, abs=0.03 * truth.max())
 
 
 def test_the_probability_counts_what_rises_as_far_or_further() -> None:
-    null = slow_noise._Null(np.zeros(3), np.array([1.0, 2.0, 2.0]), 1.0, 2.0)
-    assert [null.exceeded(rise) for rise in (0.5, 2.0, 2.5)] == [1.0, 0.75, 0.25]
+    """Two kinds of three curves, weighed 1 to 3: (1 + weighed number)/(1 + 3)."""
+    rises, weights = np.array([[1.0, 2.0, 2.0], [2.0, 4.0, 5.0]]), np.array([0.25, 0.75])
+    wanted = [1.0, (1 + 0.5 + 2.25) / 4, (1 + 1.5) / 4, (1 + 0.75) / 4, 0.25]
+    assert [exceeded(rises, weights, move) for move in (0.5, 2.0, 3.0, 4.5, 6.0)] == pytest.approx(wanted)
+    assert exceeded(np.zeros((2, 3)), weights, 0.0) == 1.0
+    assert exceeded(np.zeros((2, 3)), weights, 1.0) == 0.25
 
 
-def test_slower_noise_rises_further_and_looks_slower() -> None:
-    """What the search for the limit of phi, and the probability at the limit alone, rest on."""
-    nulls = [slow_noise._null(i, 60, 1, 3, 1000, 0) for i in range(len(slow_noise._COEFFICIENTS))]
-    rises = [float(np.quantile(null.rises, 0.95)) for null in nulls]
-    correlations = [float(np.median(null.correlations)) for null in nulls]
-    assert rises == sorted(rises)
-    assert np.all(np.diff(correlations) > -0.01), "from .95 on they look alike"
+@given(st.integers(0, 2**32 - 1))
+def test_the_null_is_the_largest_rise_that_is_not_significant(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rises, weights = random.random((3, 100)), random.dirichlet(np.ones(3))
+    edge = one_in_twenty(rises, weights)
+    assert exceeded(rises, weights, edge) >= LEVEL > exceeded(rises, weights, edge * (1 + 1e-12))
 
 
-@pytest.mark.parametrize(("phi", "within"), [(0.0, 0.2), (0.5, 0.25), (0.9, 0.1), (1.0, 0.03)])
-def test_the_memory_is_median_unbiased_and_its_limit_holds(phi: float, within: float) -> None:
+@pytest.mark.parametrize("points", [8, 20, 37, 150])
+def test_the_spectrum_is_the_mean_power_of_cosines(points: int) -> None:
+    curve = np.random.default_rng(points).normal(size=points)
+    trend = slow_noise._splines(points)
+    _, rest = slow_noise._clipped(curve[None] - (curve @ trend) @ trend.T)
+    place = (np.arange(points) + 0.5) / points
+    cosines = np.sqrt(2 / points) * np.cos(np.pi * np.outer(np.arange(points), place))
+    powers = (cosines @ rest[0]) ** 2
+    bands = [powers[begin:end].mean() for begin, end in pairwise([*slow_noise._bands(points), points])]
+    (spectrum,) = slow_noise._noise_of(curve[None]).spectrum
+    assert spectrum == pytest.approx(np.log(bands[:-1]) - np.log(bands[-1]), abs=1e-9)
+    widths = np.diff([*slow_noise._bands(points), points])
+    assert widths.min() >= 3
+    assert slow_noise._bands(points)[0] == 1
+
+
+def test_the_deviation_is_that_of_the_noisiest_third_without_outliers() -> None:
+    random = np.random.default_rng(3)
+    rest = np.concatenate([random.normal(size=20), 3 * random.normal(size=20), random.normal(size=20)])
+    rest[5] = 50.0
+    deviation, clipped = slow_noise._clipped(rest[None])
+    assert deviation[0] == pytest.approx(np.sqrt(np.mean(rest[20:40] ** 2)))
+    bound = 4 * 1.4826 * np.sort(np.abs(rest[:20]))[10]
+    assert clipped[0, 5] == pytest.approx(bound)
+    assert np.delete(clipped[0], 5) == pytest.approx(np.delete(rest, 5))
+    few, _ = slow_noise._clipped(rest[None, 20:40])
+    assert few[0] == pytest.approx(np.sqrt(np.mean(rest[20:40] ** 2))), "fewer than 30 points are one part"
+
+
+def test_the_weights_are_likelihoods_of_the_spectrum() -> None:
+    """Against SciPy's normal law and the mean over kinds, computed here anew with their own random curves."""
+    points, window = 60, 3
+    curve = np.random.default_rng(4).normal(size=points)
+    (found,) = slow_noise.slow_noise(curve[None], window, 4000, 0)
+    own = slow_noise._noise_of(curve[None])
+    level = smooth(curve, window)
+    rise = level[level.argmin() :].max() - level.min()
+    weights, shares = [], []
+    for kind in slow_noise._KINDS:
+        drawn = slow_noise._noise(kind, 4000, points, np.random.default_rng(99))
+        theirs = slow_noise._noise_of(drawn)
+        law = multivariate_normal(theirs.spectrum.mean(axis=0), np.cov(theirs.spectrum.T))
+        weights.append(kind.weight * (points / 100) ** kind.growth * law.pdf(own.spectrum[0]))
+        levels = np.stack([smooth(one, window) for one in drawn])
+        rises = np.array([max(one[j] - one[: j + 1].min() for j in range(points)) for one in levels])
+        ratio = np.median(theirs.coarse / theirs.fine)
+        unit, units = (np.minimum(one.coarse, 1.15 * ratio * one.fine) for one in (own, theirs))
+        shares.append(np.mean(rises / units >= rise / unit))
+    assert found.rise.probability == pytest.approx(np.average(shares, weights=weights), abs=0.03)
+    without = np.array(weights) / [kind.weight * (points / 100) ** kind.growth for kind in slow_noise._KINDS]
+    assert found.likeliest == slow_noise._KINDS[int(np.argmax(without))].name
+    likely = min(share for share, one in zip(shares, without, strict=True) if one > 0.1 * max(without))
+    assert found.rise.likely == pytest.approx(likely, abs=0.03)
+
+
+def test_a_walk_is_known_from_fast_noise() -> None:
     random = np.random.default_rng(5)
-    curves = slow_noise._autoregressions(phi, (200, 150), 1, seed=int(random.integers(1000)))
-    found = slow_noise.slow_noise(curves, 7, 1000, 0)
-    assert np.median([one.memory for one in found]) == pytest.approx(phi, abs=within)
-    assert np.mean([one.memory_limit >= phi for one in found]) >= 0.9
+    walk, fast = np.cumsum(random.normal(size=(20, 150)), axis=1), random.normal(size=(20, 150))
+    walks = [one.likeliest for one in slow_noise.slow_noise(walk, 7, 400, 0)]
+    others = [one.likeliest for one in slow_noise.slow_noise(fast, 7, 400, 0)]
+    assert walks.count("random walk") >= 14
+    assert "random walk" not in others
 
 
 def test_a_fall_is_judged_as_a_rise_of_the_reverse() -> None:
@@ -76,6 +133,7 @@ def test_noise_is_rarely_called_a_rebound() -> None:
     for shape, points, kind in (
         (FALLING[0], 60, "walk"),
         (FALLING[0], 150, "AR(.5)"),
+        (FALLING[0], 150, "1/f"),
         (FALLING[0], 60, "white"),
     ):
         cell = rate(shape, points, kind, 1, 150, seed=3)
@@ -108,16 +166,8 @@ def test_rise_together_by_hand() -> None:
     assert found.null == pytest.approx(12.7062 * 0.5, rel=1e-4)
 
 
-def test_runs_that_agree_exactly() -> None:
-    assert rise_together(np.tile([2.0, 1.0, 3.0], (4, 1))).probability == 0
+def test_rises_that_agree_exactly_have_the_probability_of_their_signs() -> None:
+    """Three others that all rise: one half to the third, doubled like every median."""
+    found = rise_together(np.tile([2.0, 1.0, 3.0], (4, 1)))
+    assert (found.likely, found.probability) == (0.125, 0.25)
     assert rise_together(np.tile([3.0, 2.0, 1.0], (4, 1))).probability == 1
-
-
-@pytest.mark.parametrize(("phi", "width"), [(0.5, 4), (0.9, 7), (0.0, 3)])
-def test_means_over_bins_are_those_of_an_autoregression(phi: float, width: int) -> None:
-    means = slow_noise._autoregressions(phi, (500_000, 3), width, 0)
-    apart = np.abs(np.subtract.outer(np.arange(2 * width), np.arange(2 * width)))
-    covariance = phi**apart / (1 - phi**2)
-    own, next_one = (covariance[:width, part].mean() for part in (slice(0, width), slice(width, None)))
-    assert means[:, 1].var() == pytest.approx(own, rel=0.006)
-    assert (means[:, 1] * means[:, 2]).mean() == pytest.approx(next_one, abs=0.006 * own)

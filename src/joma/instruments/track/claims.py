@@ -9,6 +9,7 @@ import pandas as pd
 from joma.core.claim import Claim, Statement, above, statements
 from joma.core.tables import rows
 from joma.instruments.track import TrackRun
+from joma.instruments.track.curves import FALSE_DISCOVERIES
 from joma.instruments.track.waves import LEAST_LAYERS, top_above_bottom
 
 _MATRIX = "lower"
@@ -90,7 +91,10 @@ def answer(settings: TrackRun, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     if len(judged):
         counts = judged["verdict"].value_counts()
         kinds = ", ".join(f"{int(counts[kind])} {kind}" for kind in counts.index)
-        said.append(f"Of {len(judged)} curves over the steps: {kinds} (each against its own null).")
+        said.append(
+            f"Of {len(judged)} curves over the steps: {kinds} (each against its own null; of those "
+            f"that fall or bounce at most {FALSE_DISCOVERIES:.0%} are chance)."
+        )
     else:
         longest = int(found["points"].max()) if len(found) else 0
         said.append(

@@ -7,14 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy.stats import false_discovery_control
 
 from joma.core.arguments import Array
 from joma.measures.bounce import bounce
+from joma.measures.bounce.found import RESAMPLES
 
 CURVE = ("series", "line", "stack", "layer", "expert", "head", "matrix", "metric", "against")
 """The columns that tell one curve from another."""
 _LEAST_POINTS = 8
-_LEVEL = 0.05
+FALSE_DISCOVERIES = 0.05
+"""Of the curves of a table that are said to fall, or to bounce: the share that may be chance."""
+_MOST_RESAMPLES = 20_000
 
 
 @dataclass(frozen=True)
@@ -45,22 +49,25 @@ def bounces(values: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     Returns:
         One row per curve: the columns of ``CURVE``, then ``points, dip_step, dip_from, dip_to`` (the
         neighbours between which the lowest point must lie)``, dip_depth, dip_probability, dip_null,
-        rebound_step, rebound, rebound_probability, rebound_null, verdict``. The verdict is ``bounces`` (both
-        beyond their null), ``only falls``, ``no dip``, or ``cannot tell`` (fewer than 8 points, or a rebound
-        that slower noise makes too).
+        rebound_step, rebound, rebound_probability, rebound_null, dip_discovery, rebound_discovery,
+        verdict``. Many curves are a family: of 39 one has a probability of .03 by chance. ``..._discovery``
+        is the least false discovery rate at which the curve still counts among all judged curves (Benjamini
+        and Hochberg), and the verdict is ``bounces`` where both are below 0.05, else ``only falls``, ``no
+        dip``, or ``cannot tell`` (fewer than 8 points; a rebound that slower noise makes too, or a spike at
+        its last point; one that would count alone, and not among so many).
     """
     rows = []
-    for curve in curves_of(values):
+    curves = list(curves_of(values))
+    # Of many curves one must be far rarer than one in twenty to count.
+    resamples = min(max(RESAMPLES, 2 * round(len(curves) / FALSE_DISCOVERIES)), _MOST_RESAMPLES)
+    for curve in curves:
         row: dict[str, str | float] = {**curve.key, "points": len(curve.steps)}
         if len(curve.steps) < _LEAST_POINTS or np.ptp(curve.values) == 0.0:
             short = len(curve.steps) < _LEAST_POINTS
             rows.append({**row, "verdict": "cannot tell" if short else "no dip"})
             continue
-        found = bounce(curve.steps, curve.values, seed=seed)
+        found = bounce(curve.steps, curve.values, seed=seed, resamples=resamples)
         dip = int(np.searchsorted(curve.steps, found.main.step))
-        falls = found.dip_probability < _LEVEL
-        rises = found.rebound_probability < _LEVEL
-        verdict = "bounces" if falls and rises else "only falls" if falls else "no dip"
         rows.append(
             {
                 **row,
@@ -74,12 +81,27 @@ def bounces(values: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
                 "rebound": found.main.rebound,
                 "rebound_probability": found.rebound_probability,
                 "rebound_null": found.rebound_null,
-                "verdict": "cannot tell" if found.cannot_tell else verdict,
+                "verdict": "cannot tell" if found.cannot_tell else "",
             }
         )
     numbers = ["dip_step", "dip_from", "dip_to", "dip_depth", "dip_probability", "dip_null"]
     numbers += ["rebound_step", "rebound", "rebound_probability", "rebound_null"]
-    return pd.DataFrame(rows, columns=[*CURVE, "points", *numbers, "verdict"])
+    numbers += ["dip_discovery", "rebound_discovery"]
+    return _judged(pd.DataFrame(rows, columns=[*CURVE, "points", *numbers, "verdict"]))
+
+
+def _judged(table: pd.DataFrame) -> pd.DataFrame:
+    """With the false discovery rates of its curves, and the verdicts that were open."""
+    measured = table["dip_probability"].notna()
+    for move in ("dip", "rebound"):
+        alone = table.loc[measured, f"{move}_probability"].to_numpy(float)
+        table.loc[measured, f"{move}_discovery"] = false_discovery_control(alone) if len(alone) else alone
+    falls, rises = (table[f"{move}_discovery"] < FALSE_DISCOVERIES for move in ("dip", "rebound"))
+    only_alone = ~rises & (table["rebound_probability"] < FALSE_DISCOVERIES)
+    verdicts = np.select(
+        [falls & rises, falls & only_alone, falls], ["bounces", "cannot tell", "only falls"], "no dip"
+    )
+    return table.assign(verdict=table["verdict"].where(table["verdict"] != "", verdicts))
 
 
 def early_warnings(values: pd.DataFrame, window: int) -> pd.DataFrame:

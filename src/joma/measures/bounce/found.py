@@ -14,7 +14,11 @@ from joma.measures.bounce.several import rise_together
 from joma.measures.bounce.slow_noise import LEVEL, slow_noise
 from joma.measures.bounce.valleys import Dip, convolved, dip_at, smooth, transients
 
+RESAMPLES = 400
 _LARGEST = 1e290
+_FEWEST_RUNS = 3
+_SAME = 1e-9
+"""Of the curves' range: runs that differ by less, but for a constant, are copies."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,18 +38,19 @@ class Bounce:
     rebound_null: float
     """Rebound from which ``rebound_probability`` is below 0.05."""
     cannot_tell: bool
-    """No detection: the rebound is beyond the likeliest noise (below 0.05), but within slower noise, or
-    rarer luck, that these curves do not exclude. More runs together can tell."""
+    """No detection: the rebound is beyond a likely kind of noise (below 0.05), but within others, or rarer
+    luck, that these curves do not exclude, or it rests on the last point alone, which may be a spike. More
+    runs together can tell."""
     noise: float
     """Standard deviation about local parabolas over a quarter of the curve (from the median deviation)."""
-    memory: float | None
-    """Correlation of the noise from one point to the next, the likeliest; None for several curves."""
-    memory_limit: float | None
-    """Its upper 95 % limit; 1 where one curve cannot exclude a random walk."""
+    likeliest: str | None
+    """The kind of noise that one curve's residuals are most like; None for several curves."""
 
     def __repr__(self) -> str:
         dip = self.main
-        doubt = "; one cannot tell whether it is more than slow noise" if self.cannot_tell else ""
+        doubt = (
+            "; one cannot tell whether it is more than slow noise or a last spike" if self.cannot_tell else ""
+        )
         return (
             f"<Bounce: falls by {dip.depth:.4g} to {dip.value:.4g} at step {dip.step:g} (p = "
             f"{self.dip_probability:.2g}), then rises by {dip.rebound:.4g} until step {dip.rebound_step:g} "
@@ -58,7 +63,7 @@ def bounce(
     values: ArrayLike,
     *,
     window: int | None = None,
-    resamples: int = 1000,
+    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Bounce:
     """Find the dip of a curve, its rebound, and how likely noise alone makes either.
@@ -66,18 +71,19 @@ def bounce(
     The curve is smoothed over ``window`` points (an odd number; by default about a twentieth of the
     curve, at least 3). The *main* dip is the smooth's lowest point; the rebound is measured from there.
 
-    **One curve** is set against noise that may be slow (``joma.measures.bounce.slow_noise``): first
-    order autoregressions from white noise to a random walk, the slowest that the curve does not exclude.
-    Below 0.05 lie, of simulated curves that only fall or stay, at most 5 in 100 under white noise and
-    autoregressions to 0.9, and at most 7 under a random walk (the table: ``docs/rates.md``). Where the
-    likeliest noise would make the rebound significant but slower noise is not excluded, ``cannot_tell``.
-    It does not hold for fast noise that hides a slow wander (up to 57 in 100, same table): no single curve
-    can show that, several do.
+    **One curve** is set against noise that may be slow (``joma.measures.bounce.slow_noise``):
+    autoregressions, 1/f noise, a random walk, and fast noise that hides a slow wander, each weighed by how
+    well it explains what a smooth trend leaves of the curve. How often the probability lies below 0.05 for
+    curves that only fall or stay is simulated: ``docs/rates.md``. Where a likely kind alone would make the
+    rebound significant but all together do not, ``cannot_tell``. So it is where the rebound rests on the
+    last point alone, as nothing tells it from a spike there.
 
     **Several curves** of one setting (seeds), as rows of ``values``, take the noise from their spread
     instead (``joma.measures.bounce.several``): whatever the noise within a run, a random walk too,
     the probability holds if runs are independent and their rises roughly normal. The dip and the noise
-    are then those of the mean curve. Five runs or more: three rarely reach 0.05.
+    are then those of the mean curve. Five runs or more: three rarely reach 0.05. A copy of a run, moved by a
+    constant or not, tells nothing new and does not count; where fewer than three runs differ, their mean is
+    judged as one curve.
 
     *Transients* are valleys before the main dip whose depth and rebound both exceed three standard
     deviations of ``noise``; since they are short, they are sought on a curve smoothed over three points.
@@ -86,7 +92,7 @@ def bounce(
     Args:
         steps: (n,) increasing; training steps, or any other time.
         values: (n,) finite; attention entropy in nats, a stable rank, ... Or (runs, n), at least 3 runs.
-        resamples: null curves drawn for each coefficient of the noise; the same for each call of a length.
+        resamples: null curves drawn of each kind of noise, at least 200; the same for each call of a length.
         seed: of these curves.
 
     Raises:
@@ -110,12 +116,13 @@ def bounce(
     curve = curves.mean(axis=0)
     level = smooth(curve, window)
     main = dip_at(time, level, int(np.argmin(level)))
-    memory = memory_limit = None
-    if len(curves) == 1:
-        (found,) = slow_noise(curves, window, resamples, seed)
-        fall, rise, memory, memory_limit = found.fall, found.rise, found.memory, found.memory_limit
+    likeliest = None
+    runs = _different(curves)
+    if len(runs) < _FEWEST_RUNS:
+        (found,) = slow_noise(runs.mean(axis=0, keepdims=True), window, resamples, seed)
+        fall, rise, likeliest = found.fall, found.rise, found.likeliest
     else:
-        levels = np.stack([smooth(one, window) for one in curves])
+        levels = np.stack([smooth(one, window) for one in runs])
         fall, rise = rise_together(levels[:, ::-1]), rise_together(levels)
     noise = _noise(curve)
     return Bounce(
@@ -127,8 +134,7 @@ def bounce(
         rebound_null=rise.null,
         cannot_tell=rise.likely < LEVEL <= rise.probability,
         noise=noise,
-        memory=memory,
-        memory_limit=memory_limit,
+        likeliest=likeliest,
     )
 
 
@@ -140,9 +146,10 @@ def _checked(steps: ArrayLike, values: ArrayLike) -> tuple[Array, Array]:
             f"bounce: steps {time.shape} and values {curves.shape} must be equally long vectors "
             "(or values one such row for each of several runs)."
         )
-    if curves.ndim == 2 and len(curves) < 3:
+    if curves.ndim == 2 and len(curves) < _FEWEST_RUNS:
         raise InputError(
-            f"bounce: {len(curves)} rows of values; give one curve as a vector, or at least 3 runs."
+            f"bounce: {len(curves)} rows of values; give one curve as a vector, or at least "
+            f"{_FEWEST_RUNS} runs."
         )
     curves = np.atleast_2d(curves)
     if time.size < 8:
@@ -155,6 +162,14 @@ def _checked(steps: ArrayLike, values: ArrayLike) -> tuple[Array, Array]:
     if not (np.isfinite(time[-1]) and np.all(np.diff(time) > 0)):
         raise InputError("bounce: steps must increase and be finite; sort the curve and drop repeated steps.")
     return time, curves
+
+
+def _different(curves: Array) -> Array:
+    """The runs without copies, in their order."""
+    shapes = curves - curves[:, :1]
+    unit = _SAME * max(float(np.abs(shapes).max()), np.finfo(float).tiny / _SAME)
+    _, first = np.unique(np.round(shapes / unit), axis=0, return_index=True)
+    return np.asarray(curves[np.sort(first)])
 
 
 def _noise(curve: Array) -> float:

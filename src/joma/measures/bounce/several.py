@@ -33,6 +33,10 @@ def rise_together(levels: Array) -> Chance:
         error = float(rises.std(ddof=1)) / np.sqrt(rises.size)
         needed.append(float(student.isf(LEVEL / 2, freedom)) * error)
         mean = float(rises.mean())
-        probabilities.append(float(student.sf(mean / error, freedom)) if error > 0 else float(mean <= 0))
+        if error > 0:
+            probabilities.append(float(student.sf(mean / error, freedom)))
+        else:
+            # Rises that agree exactly have no spread to judge by; that all are upward has this probability.
+            probabilities.append(0.5**rises.size if mean > 0 else 1.0)
     median = float(np.median(probabilities))
     return Chance(min(1.0, 2 * median), median, float(np.median(needed)))
