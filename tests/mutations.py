@@ -222,7 +222,18 @@ def drawn(seed: int = JUDGED) -> list[Change]:
     return sorted(found.values(), key=lambda change: (change.module, change.offset))
 
 
-ROOMS = ("theory", "dynamics", "measures", "experiments", "checks", "data", "models", "checkpoints", "instruments", "training")
+ROOMS = (
+    "theory",
+    "dynamics",
+    "measures",
+    "experiments",
+    "checks",
+    "data",
+    "models",
+    "checkpoints",
+    "instruments",
+    "training",
+)
 """Folders of the source that hold formulas."""
 _TURNED = {ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<"}
 _OTHER_NAMES = {
