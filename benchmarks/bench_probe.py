@@ -25,7 +25,7 @@ import torch
 from smollm2 import random_model
 
 import joma
-from joma.core.threads import limited
+from joma.core.threads import limit_threads
 from joma.instruments.probe.probe import SECTIONS
 from joma.instruments.reading.passes import run_batch
 from joma.instruments.reading.texts import windows
@@ -75,7 +75,7 @@ def main() -> None:
     def probe(null: str) -> None:
         joma.probe(model, text, sections=sections, null=null)
 
-    with limited(1):
+    with limit_threads(1):
         plain(True)
         probe("none")  # pays for imports and for memory that it is the first to touch
         times = [

@@ -25,7 +25,7 @@ from torch import nn
 
 import joma
 from joma.core.progress import Progress
-from joma.core.threads import limited, usable_cores
+from joma.core.threads import limit_threads, usable_cores
 from joma.experiments.base import Experiment
 from joma.experiments.catalog import find, names
 
@@ -113,7 +113,7 @@ def main() -> None:
         return joma.probe_weights(model, roles=("lower", "gate", "upper"), attention=True)
 
     def on_one() -> object:
-        with limited(1):
+        with limit_threads(1):
             return ranks()
 
     compare("210 matrices", ranks, on_one, "on one thread", target=TARGET)

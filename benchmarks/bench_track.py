@@ -25,10 +25,10 @@ from joma.checkpoints.checkpoint import open_checkpoint
 from joma.checkpoints.families.matrices import find_matrices
 from joma.checkpoints.series.sources.find import find_series
 from joma.core.progress import Progress
-from joma.core.threads import limited
-from joma.instruments.track import TrackRun
+from joma.core.threads import limit_threads
+from joma.instruments.track import TrackSettings
 from joma.instruments.track.measuring.changes import matrix_spectrum, product_spectrum
-from joma.instruments.track.measuring.measured import Measured
+from joma.instruments.track.measuring.measured import MeasuredSeries
 from joma.instruments.track.measuring.parts import Parts
 from joma.instruments.track.measuring.weights import ROLES, wanted_tensors
 from joma.measures.ranks.stable_rank import stable_rank_estimate
@@ -107,8 +107,8 @@ def reading(folder: Path, count: int) -> float:
 
 def along(folder: Path) -> float:
     """Measuring the members and nothing after it: bounces are judged on curves, not on checkpoints."""
-    job = TrackRun.of(model=str(folder))
-    return processor(lambda: Measured(job, "A", job.series, Parts(Progress(quiet=True))).tables())
+    job = TrackSettings.of(model=str(folder))
+    return processor(lambda: MeasuredSeries(job, "A", job.series, Parts(Progress(quiet=True))).tables())
 
 
 def transferred(folder: Path) -> float:
@@ -125,7 +125,7 @@ def transferred(folder: Path) -> float:
 
 def main() -> int:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 50
-    with tempfile.TemporaryDirectory() as name, limited(1):
+    with tempfile.TemporaryDirectory() as name, limit_threads(1):
         folder = Path(name)
         for step in range(count):
             write(folder / "series" / f"step{step}", step, LAYERS, WIDTH, VOCABULARY)

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from joma.experiments.costs import TOKENS
 from joma.experiments import catalog
+from joma.experiments.costs import TOKENS
 
 FILE = Path(__file__).parents[1] / "src" / "joma" / "experiments" / "costs.json"
 LENGTH = 512

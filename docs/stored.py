@@ -22,7 +22,7 @@ import joma
 from joma.core.claim import Claim
 from joma.experiments import catalog
 from joma.experiments.base import Experiment
-from joma.sweeps import SweepRun
+from joma.sweeps import SweepSettings
 
 FOLDER = Path(__file__).parent / "stored"
 MOMENTS = ("step", "time")
@@ -113,7 +113,7 @@ def as_run(folder: Path) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
     """What settings.yaml holds, and the tables; of a sweep, those of its experiment's own run."""
     described: dict[str, Any] = yaml.safe_load((folder / "settings.yaml").read_text("utf-8"))
     given = {path.stem: pd.read_parquet(path) for path in folder.glob("*.parquet")}
-    if described["experiment"] != SweepRun.name():
+    if described["experiment"] != SweepSettings.name():
         return described, given
     sweep = joma.read(folder).job()
     whole = sweep.whole()

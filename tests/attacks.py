@@ -30,9 +30,9 @@ from hub_server import serve
 from joma.checkpoints.series.sources import transport
 from joma.core.errors import JomaError
 from joma.core.printing import harmless
-from joma.instruments.reading.settings import Reading
-from joma.instruments.track import TrackRun
-from joma.instruments.track.measuring.measured import Measured
+from joma.instruments.reading.settings import ReadingSettings
+from joma.instruments.track import TrackSettings
+from joma.instruments.track.measuring.measured import MeasuredSeries
 from joma.instruments.track.measuring.parts import Parts
 from joma.runs.parts import RunProgress
 from joma.runs.tables import write_table
@@ -59,11 +59,11 @@ def honest(folder: Path, steps: tuple[int, ...] = (1, 3)) -> None:
 
 def complaint(series: str, *, whole: bool = True) -> str:
     """What is wrong with the tables of a series; ``whole``: the first and the third are to be had."""
-    settings = TrackRun(reading=Reading(model=series))
+    settings = TrackSettings(reading=ReadingSettings(model=series))
     with tempfile.TemporaryDirectory() as kept:
         try:
             parts = Parts(RunProgress(Path(kept), quiet=True))
-            tables = Measured(settings, "A", (series,), parts).tables()
+            tables = MeasuredSeries(settings, "A", (series,), parts).tables()
         except JomaError as error:
             return f"the series is refused: {error}" if whole else ""
         for name, table in tables.items():

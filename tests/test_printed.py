@@ -28,7 +28,7 @@ from command_line import called
 from joma.cli.commands import COMMANDS
 from joma.experiments.joma_paper.fig6 import Fig6
 from joma.runs.directory import run_experiment
-from joma.sweeps import SweepRun
+from joma.sweeps import SweepSettings
 
 pytest.importorskip("transformers")
 from probe_models import tiny_model
@@ -209,7 +209,7 @@ def test_a_printed_run_is_understood(line: str, place: Path) -> None:
     read = {"run": experiments.read, "sweep": sweeps.read}[command]
     call = read(command, "", [name, *words])
     assert call is not None
-    assert name == (call.job.experiment if isinstance(call.job, SweepRun) else call.job.name())
+    assert name == (call.job.experiment if isinstance(call.job, SweepSettings) else call.job.name())
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

@@ -86,9 +86,9 @@ class TrainingMonitor(TrainerCallback):
         self._tells_loss = False
         self._agreed = self._began = state.global_step
         if not args.torch_compile and args.label_smoothing_factor == 0:
-            self._hook = model.register_forward_hook(self._passed, with_kwargs=True)
+            self._hook = model.register_forward_hook(self._after_pass, with_kwargs=True)
 
-    def _passed(
+    def _after_pass(
         self, module: nn.Module, _inputs: tuple[Any, ...], given: dict[str, Any], output: Any
     ) -> None:
         """Keep a training pass's own loss, on its device, and whether it is a share of the step's."""

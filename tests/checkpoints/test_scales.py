@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from checkpoint_files import UP, near, rank_of, ranks, values, write
-from joma.checkpoints.scales import microscaled, spread
+from joma.checkpoints.scales import decode_mxfp4, spread
 from joma.core.errors import InputError
 
 RANDOM = torch.Generator().manual_seed(0)
@@ -120,7 +120,7 @@ def test_microscaling_by_hand() -> None:
     blocks = torch.zeros(1, 2, 16, dtype=torch.uint8)
     blocks[0, 0, 0] = 0x2 | 0xF << 4  # 1.0, then -6.0
     blocks[0, 1, 15] = 0x1 << 4  # 0.5, the last of all
-    found = microscaled(blocks, torch.tensor([[127, 130]], dtype=torch.uint8))
+    found = decode_mxfp4(blocks, torch.tensor([[127, 130]], dtype=torch.uint8))
     assert found.shape == (1, 64)
     assert found[0, :2].tolist() == [1.0, -6.0]
     assert float(found[0, 63]) == 0.5 * 8

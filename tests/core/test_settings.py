@@ -11,8 +11,8 @@ from joma.cli.words.arguments import Grammar
 from joma.core.errors import InputError
 from joma.core.settings import Settings, Value, as_text, setting
 from joma.experiments import catalog
-from joma.instruments.neurons import NeuronsRun
-from joma.instruments.probe import ProbeRun
+from joma.instruments.neurons import NeuronsSettings
+from joma.instruments.probe import ProbeSettings
 from joma.runs.job import Job
 
 
@@ -106,7 +106,7 @@ def test_values_that_make_no_sense(values: dict[str, Value], message: str) -> No
     assert len(str(caught.value)) < 300
 
 
-JOBS: list[type[Job]] = [*map(catalog.find, catalog.names()), ProbeRun, NeuronsRun]
+JOBS: list[type[Job]] = [*map(catalog.find, catalog.names()), ProbeSettings, NeuronsSettings]
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name())

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_info
 
-from joma.core.threads import FEWEST_ENTRIES, by_work, limited
+from joma.core.threads import FEWEST_ENTRIES, by_work, limit_threads
 
 
 def pools() -> dict[str, int]:
@@ -16,7 +16,7 @@ def test_threads_are_limited_and_given_back() -> None:
     torch.set_num_threads(2)
     before = pools()
     assert before
-    with limited(1):
+    with limit_threads(1):
         assert torch.get_num_threads() == 1
         assert set(pools().values()) == {1}
     assert torch.get_num_threads() == 2

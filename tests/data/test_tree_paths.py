@@ -10,7 +10,7 @@ from joma.data.tree_paths import (
     compose,
     cut,
     depths,
-    normalised,
+    normalise_logs,
     products_before,
     products_to_the_end,
 )
@@ -90,7 +90,7 @@ def test_products_along_paths(parents: np.ndarray, seed: int) -> None:
     random = np.random.default_rng(seed)
     matrices = random.choice([0.0, 0.2, 1.0, 3.0], size=(len(parents), 2, 2))
     with np.errstate(divide="ignore"):
-        logs, scale = normalised(np.log(matrices))
+        logs, scale = normalise_logs(np.log(matrices))
     found, set_aside = products_to_the_end(logs, scale, paths.remaining)
     before = products_before(logs, paths.place)
     for slot in range(len(parents)):
@@ -109,6 +109,6 @@ def test_small_products() -> None:
     np.testing.assert_allclose(
         np.exp(apply(np.log(vectors), np.log(left))), np.einsum("sa,sab->sb", vectors, left)
     )
-    nothing, set_aside = normalised(np.full((1, 2), -np.inf))
+    nothing, set_aside = normalise_logs(np.full((1, 2), -np.inf))
     assert np.isneginf(nothing).all()
     assert set_aside == 0

@@ -8,7 +8,7 @@ import pytest
 from joma.core.errors import InputError
 from joma.core.figures import style
 from joma.core.progress import Progress
-from joma.core.threads import limited
+from joma.core.threads import limit_threads
 from joma.experiments.beyond.block_flow import BlockFlow
 from joma.experiments.beyond.block_flow.cases import cases
 from joma.experiments.beyond.block_flow.run import one_sample, rebound
@@ -92,7 +92,7 @@ def test_the_claims_see_a_block_that_rests_where_the_print_says(tables):
 @pytest.mark.slow
 def test_fifty_settings_rest_where_uniform_attention_does():
     assert len(cases(50)) == 50
-    with limited(1):
+    with limit_threads(1):
         rests = {case.name: one_sample(case, 24_000, 0)[0] for case in cases(50)}
     for name, found in rests.items():
         assert found["attended weight's distance from uniform's rest"] < 1e-3, name

@@ -13,7 +13,7 @@ from joma.core.errors import InputError
 from joma.core.figures import style
 from joma.core.progress import Progress
 from joma.experiments.joma_paper.fig6 import Fig6
-from joma.experiments.joma_paper.fig6.claims import STATEMENTS, beyond, block_law, bottom_bounces_less
+from joma.experiments.joma_paper.fig6.claims import STATEMENTS, block_law, bottom_bounces_less, exceeds_null
 from joma.experiments.joma_paper.fig6.run import REAL, SHUFFLED, UNTRAINED_QK
 from joma.experiments.shared.curves import find_bounces
 from joma.experiments.shared.recorded import compare, read_record
@@ -354,13 +354,13 @@ def test_rebounds_are_judged_beside_those_of_a_null(nulls: tuple[float, ...], ve
             "metric": "attention_entropy",
         }
     )
-    claim = beyond(bounces, SHUFFLED, STATEMENTS["fig6.beyond_shuffled"])
+    claim = exceeds_null(bounces, SHUFFLED, STATEMENTS["fig6.beyond_shuffled"])
     assert (claim.verdict, claim.measured) == (verdict, 0.28)
     assert claim.null == sorted(nulls)[2]
     # Of all 252 ways to deal out ten ranks, those at least as far apart.
     if verdict == "holds":
         assert "p 0.004" in claim.evidence
-    assert beyond(bounces, UNTRAINED_QK, STATEMENTS["fig6.beyond_untrained_qk"]).verdict == "not tested"
+    assert exceeds_null(bounces, UNTRAINED_QK, STATEMENTS["fig6.beyond_untrained_qk"]).verdict == "not tested"
 
 
 def test_bad_settings() -> None:

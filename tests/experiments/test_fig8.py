@@ -14,7 +14,7 @@ from joma.core.errors import InputError
 from joma.core.progress import Progress
 from joma.experiments.joma_paper.fig8 import Fig8
 from joma.experiments.joma_paper.fig8.claims import (
-    _within,
+    _correlation_within,
     bounce_is_best,
     large_rate_collapses,
     rates_differ,
@@ -225,8 +225,10 @@ def test_the_rank_correlation_within_groups_is_that_of_centred_ranks() -> None:
     a = [np.array([-1, 0, 1]) / 3, np.array([1, -1, 0]) / 3]
     b = [np.array([-1.5, 1.5, 0, 0]) / 4, np.array([-1.5, 1.5, 0.5, -0.5]) / 4]
     one, two = (np.concatenate(parts) for parts in zip(a, b, strict=True))
-    assert _within(x, y, groups) == pytest.approx(one @ two / np.sqrt((one @ one) * (two @ two)))
-    assert _within(100 * (groups == "b") + x, y, groups) == pytest.approx(_within(x, y, groups))
+    assert _correlation_within(x, y, groups) == pytest.approx(one @ two / np.sqrt((one @ one) * (two @ two)))
+    assert _correlation_within(100 * (groups == "b") + x, y, groups) == pytest.approx(
+        _correlation_within(x, y, groups)
+    )
 
 
 def test_a_collapse_is_below_a_tenth_of_its_own_start() -> None:

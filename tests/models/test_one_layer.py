@@ -6,7 +6,7 @@ import torch
 
 from joma.core.errors import InputError
 from joma.data.next_token import graded_tokens
-from joma.models.one_layer import Embedded, FreePairs, OneLayer, Population
+from joma.models.one_layer import EmbeddedDecoder, FreePairs, OneLayer, Population
 from joma.models.yz import YZ
 from joma.theory.scan_snap.equations import velocities
 
@@ -54,7 +54,7 @@ def test_gradient_of_the_free_model_is_scan_and_snaps(data) -> None:
 def test_both_models_are_the_same_function_of_y_and_z_as_the_sequence_model(data) -> None:
     population = Population(data)
     torch.manual_seed(0)
-    embedded = Embedded(population.tokens, 5)
+    embedded = EmbeddedDecoder(population.tokens, 5)
     with torch.no_grad():
         embedded.w_v.normal_()
     free = FreePairs(population.tokens)
@@ -79,7 +79,9 @@ def test_both_models_are_the_same_function_of_y_and_z_as_the_sequence_model(data
 def test_with_fixed_orthonormal_embeddings_and_one_matrix_descent_is_that_of_y_and_z(data) -> None:
     population = Population(data)
     torch.manual_seed(3)
-    embedded = Embedded(population.tokens, population.tokens + 2, factored=False, train_embeddings=False)
+    embedded = EmbeddedDecoder(
+        population.tokens, population.tokens + 2, factored=False, train_embeddings=False
+    )
     free = FreePairs(population.tokens)
     for model in (embedded, free):
         descend(model, population, 40)
@@ -91,7 +93,7 @@ def test_with_fixed_orthonormal_embeddings_and_one_matrix_descent_is_that_of_y_a
 @pytest.mark.parametrize("width", [4, 40])
 def test_embeddings_start_orthonormal_where_they_fit(width: int) -> None:
     torch.manual_seed(0)
-    model = Embedded(20, width)
+    model = EmbeddedDecoder(20, width)
     gram = (model.embeddings @ model.embeddings.T).detach()
     assert (float((gram - torch.eye(20)).abs().max()) < 1e-14) == (width == 40)
     assert not model.decoder_matrix().any()
@@ -100,6 +102,6 @@ def test_embeddings_start_orthonormal_where_they_fit(width: int) -> None:
 @pytest.mark.parametrize("settings", [{"tokens": 1, "width": 3}, {"tokens": 3, "width": 0}])
 def test_bad_sizes(settings: dict[str, int]) -> None:
     with pytest.raises(InputError, match="cannot be"):
-        Embedded(**settings)
+        EmbeddedDecoder(**settings)
     with pytest.raises(InputError, match=r"scale = 0"):
-        Embedded(3, 3, scale=0.0)
+        EmbeddedDecoder(3, 3, scale=0.0)

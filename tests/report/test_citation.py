@@ -7,7 +7,7 @@ import yaml
 
 import joma
 from joma.core.version import commit
-from joma.instruments.probe import ProbeRun
+from joma.instruments.probe import ProbeSettings
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,7 +16,7 @@ def test_a_result_names_the_papers_that_it_judges(tmp_path: Path) -> None:
     of_joma = joma.cite(joma.run("fig9", out=tmp_path / "fig9", quiet=True))
     assert "2310.00535" in of_joma
     assert "2305.16380" not in of_joma
-    weights = joma.ProbeResult(ProbeRun(weights=True), {"layers": pd.DataFrame({"layer": [0]})})
+    weights = joma.ProbeResult(ProbeSettings(weights=True), {"layers": pd.DataFrame({"layer": [0]})})
     assert joma.cite(weights).count("@") == 1
     both = joma.cite()
     assert "2310.00535" in both

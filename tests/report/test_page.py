@@ -17,7 +17,7 @@ from PIL import Image
 import toy
 from joma.core.errors import InputError, RunDirectoryError
 from joma.report.page import format_number, write_report
-from joma.report.pictures import LARGEST, embedded
+from joma.report.pictures import LARGEST, embed
 from joma.runs.directory import run_experiment
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -111,13 +111,13 @@ def test_a_users_model_has_not_failed(tmp_path: Path) -> None:
 def test_figures_are_small_and_links_are_not_followed(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 255, (900, 1400, 3), dtype=np.uint8)
     image.imsave(tmp_path / "loud.png", noise)
-    found = embedded(tmp_path / "loud.png")
+    found = embed(tmp_path / "loud.png")
     assert found is not None
     assert found.startswith("data:image/webp;base64,")
     drawn = np.full((900, 1800, 3), 255, dtype=np.uint8)
     drawn[::90] = 0
     image.imsave(tmp_path / "lines.png", drawn)
-    lines = embedded(tmp_path / "lines.png")
+    lines = embed(tmp_path / "lines.png")
     assert lines is not None
     assert len(lines) <= LARGEST + 30
     for name, content in (
@@ -126,18 +126,18 @@ def test_figures_are_small_and_links_are_not_followed(tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(RunDirectoryError, match=rf"{name} is damaged \(it is no picture that joma draws"):
-            embedded(tmp_path / name)
+            embed(tmp_path / name)
     with open(tmp_path / "sparse.png", "wb") as opened:
         opened.truncate(3 << 30)
     with pytest.raises(InputError, match=r"sparse\.png has 3,221,225,472 bytes, more than 50,000,000"):
-        embedded(tmp_path / "sparse.png")
+        embed(tmp_path / "sparse.png")
     bomb = Image.new("1", (20_000, 20_000))
     bomb.save(tmp_path / "bomb.png")
     with pytest.raises(RunDirectoryError, match="20000 times 20000 pixels"):
-        embedded(tmp_path / "bomb.png")
+        embed(tmp_path / "bomb.png")
     (tmp_path / "figure.png").symlink_to(tmp_path / "lines.png")
-    assert embedded(tmp_path / "figure.png") is None
-    assert embedded(tmp_path / "none.png") is None
+    assert embed(tmp_path / "figure.png") is None
+    assert embed(tmp_path / "none.png") is None
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import joma
 from joma.core.errors import InputError, RunDirectoryError
 from joma.core.files import write_text
 from joma.experiments import catalog
-from joma.instruments.probe import ProbeRun
+from joma.instruments.probe import ProbeSettings
 from joma.runs.directory import run_experiment, write_claims
 
 
@@ -47,7 +47,7 @@ def test_a_run_is_given_back(run: Path) -> None:
 def test_every_instrument_and_experiment_is_known() -> None:
     from joma.report.results import _kind
 
-    assert _kind("probe") is ProbeRun
+    assert _kind("probe") is ProbeSettings
     for name in catalog.names():
         assert _kind(name).name() == name
 
@@ -84,7 +84,7 @@ def test_what_users_hold_is_short_in_a_terminal() -> None:
         joma.stable_rank_estimate(torch.randn(8, 5)),
         joma.bounce(range(60), curve),
         seen,
-        joma.ProbeResult(ProbeRun(), {"layers": pd.DataFrame({"layer": [0], "entropy": [1.5]})}),
+        joma.ProbeResult(ProbeSettings(), {"layers": pd.DataFrame({"layer": [0], "entropy": [1.5]})}),
     ]
     for one in held:
         assert len(repr(one)) < 300, repr(one)
@@ -96,6 +96,6 @@ def test_what_users_hold_is_short_in_a_terminal() -> None:
 
 def test_pages_in_a_notebook_are_escaped() -> None:
     table = pd.DataFrame({"<b>": ["<script>alert(1)</script>"]})
-    page = joma.ProbeResult(ProbeRun(), {"layers": table})._repr_html_()
+    page = joma.ProbeResult(ProbeSettings(), {"layers": table})._repr_html_()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page

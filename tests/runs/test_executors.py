@@ -18,7 +18,7 @@ import torch
 from threadpoolctl import threadpool_info
 
 from joma.core.errors import InputError, UnfinishedError
-from joma.core.progress import Lost, Progress
+from joma.core.progress import LostCall, Progress
 from joma.runs.executors import executor_of
 from joma.runs.executors.elsewhere import compute, versions
 from joma.runs.executors.processes import local_processes
@@ -117,7 +117,7 @@ def refuse() -> None:
 
 def test_a_worker_that_is_killed_takes_nothing_else_along() -> None:
     outcomes = dict(local_processes([die, partial(square, 3), partial(square, 4)], 2))
-    assert outcomes == {0: Lost("signal 9"), 1: 9, 2: 16}
+    assert outcomes == {0: LostCall("signal 9"), 1: 9, 2: 16}
 
 
 def test_what_a_call_raises_is_raised() -> None:

@@ -21,7 +21,7 @@ from joma.core.errors import InputError, RunDirectoryError
 from joma.core.progress import Progress
 from joma.experiments import catalog
 from joma.experiments.joma_paper.fig8 import Fig8
-from joma.sweeps import SweepRun
+from joma.sweeps import SweepSettings
 
 SMALL = [
     *("--corpus", "python-reference", "--vocabulary-size", "50", "--steps", "40", "--width", "8"),
@@ -114,7 +114,7 @@ def test_another_grid_has_no_claims_but_a_table_and_a_figure(tmp_path: Path) -> 
 def test_every_experiment_can_be_swept() -> None:
     for name in catalog.names():
         for preset in catalog.find(name).presets:
-            cells = SweepRun(experiment=name, preset=preset).grid_cells()
+            cells = SweepSettings(experiment=name, preset=preset).grid_cells()
             assert cells
             assert all(len(cell.cells()) == 1 for cell in cells)
 

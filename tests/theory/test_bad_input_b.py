@@ -112,7 +112,7 @@ def velocities(**changed: np.ndarray) -> object:
         lambda: graph.weight_gradient([NAN, 2.0], np.ones((3, 2)), np.ones(3)),
         lambda: graph.recursion_depth(0.9, 0.9, 0.9, most=-1),
         lambda: graph.recursion_depth(0.9, 0.9, 0.9, most=2.5),
-        lambda: equations.attended([1.0, 1.0], [0.0, 0.0, 0.0]),
+        lambda: equations.attended_mass([1.0, 1.0], [0.0, 0.0, 0.0]),
         lambda: equations.unit([0.0, 0.0]),
         lambda: equations.unit([NAN, 1.0]),
         lambda: equations.distinct_entropy([[0.5, NAN]], [[True, True]]),

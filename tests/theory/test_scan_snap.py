@@ -16,7 +16,7 @@ from joma.dynamics.token_flow import token_flow
 from joma.theory.scan_snap import decoder, fates, snapping
 from joma.theory.scan_snap.decoder import steps_until_all_drawn
 from joma.theory.scan_snap.equations import (
-    attended,
+    attended_mass,
     attention_pull,
     distinct_entropy,
     lumped_multiplicity,
@@ -83,11 +83,11 @@ def test_attended_counts_are_the_softmax_over_the_sequence(length, seed):
     b = np.exp(z[sequence] - z.max())
     b /= b.sum()
     expected = np.bincount(sequence, weights=b, minlength=6)
-    np.testing.assert_allclose(attended(np.bincount(sequence, minlength=6), z), expected, atol=1e-15)
+    np.testing.assert_allclose(attended_mass(np.bincount(sequence, minlength=6), z), expected, atol=1e-15)
 
 
 def test_attended_survives_logits_that_exp_does_not():
-    c = attended([1, 2, 0], [2000.0, 1999.0, 9000.0])
+    c = attended_mass([1, 2, 0], [2000.0, 1999.0, 9000.0])
     np.testing.assert_allclose(c, np.array([1, 2 / np.e, 0]) / (1 + 2 / np.e))
 
 
@@ -308,9 +308,9 @@ def test_the_fitted_exponent_of_a_power():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: attended([0.0, 0.0], [0.0, 0.0]), "no token"),
-        (lambda: attended([-1.0, 1.0], [0.0, 0.0]), "at least 0"),
-        (lambda: attended([1.0], [np.nan]), "not finite"),
+        (lambda: attended_mass([0.0, 0.0], [0.0, 0.0]), "no token"),
+        (lambda: attended_mass([-1.0, 1.0], [0.0, 0.0]), "at least 0"),
+        (lambda: attended_mass([1.0], [np.nan]), "not finite"),
         (lambda: lumped_multiplicity(3, 2), "less than the 3"),
         (lambda: decoder.decoder_logit(-1.0, eta_y=1, classes=1, outputs=2), "at least 0"),
         (lambda: decoder.decoder_logit(1.0, eta_y=0, classes=1, outputs=2), "eta_y = 0"),

@@ -89,10 +89,10 @@ class AdaptedCheckpoint(Checkpoint):
                 raise InputError(
                     f"{self.path} adapts {stem!r}, which {self._base.path} does not hold; give its base."
                 )
-            changed[adapted] = self._adapted(base[adapted], stem, parts)
+            changed[adapted] = self._with_adapter(base[adapted], stem, parts)
         return changed if self._which == "alone" else base | changed
 
-    def _adapted(self, weight: Weight, stem: str, parts: Mapping[str, str]) -> Weight:
+    def _with_adapter(self, weight: Weight, stem: str, parts: Mapping[str, str]) -> Weight:
         if weight.problem:
             return weight
         if "strange" in parts or not {"A", "B"} <= set(parts):
@@ -142,7 +142,7 @@ def open_adapted(folder: Path, which: Adapter) -> AdaptedCheckpoint:
     places = [Path(named), folder / named, folder.parent / named] if named else []
     base = next((place for place in places if place.is_dir() and place.resolve() != folder.resolve()), None)
     if base is None:
-        base = _cached(named)
+        base = _find_in_cache(named)
     if base is None:
         raise InputError(
             f"{folder} holds an adapter alone, and its base model {named!r} is not here; download that (hf "
@@ -152,7 +152,7 @@ def open_adapted(folder: Path, which: Adapter) -> AdaptedCheckpoint:
     return AdaptedCheckpoint(folder, open_checkpoint(base), which)
 
 
-def _cached(name: str) -> Path | None:
+def _find_in_cache(name: str) -> Path | None:
     try:
         from huggingface_hub import errors, snapshot_download
     except ImportError:

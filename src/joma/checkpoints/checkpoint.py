@@ -116,7 +116,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         )
     if path.is_file():
         if path.name.endswith(".index.json"):
-            return Checkpoint(path.parent, _sharded(path), _config(path.parent))
+            return Checkpoint(path.parent, _shards_of_index(path), _config(path.parent))
         shards = [open_shard(file) for file in _gguf_parts(path)]
         if rank_in(path.name) is not None:
             beside = [file for file in path.parent.iterdir() if are_slices(path.name, file.name)]
@@ -126,7 +126,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         if (path / single).is_file():
             return Checkpoint(path, [open_shard(path / single)], _config(path))
         if (path / f"{single}.index.json").is_file():
-            return Checkpoint(path, _sharded(path / f"{single}.index.json"), _config(path))
+            return Checkpoint(path, _shards_of_index(path / f"{single}.index.json"), _config(path))
     return Checkpoint(path, [open_shard(file) for file in _files_of(path)], _config(path))
 
 
@@ -177,7 +177,7 @@ def _gguf_parts(path: Path) -> list[Path]:
     return parts
 
 
-def _sharded(index: Path) -> list[Shard]:
+def _shards_of_index(index: Path) -> list[Shard]:
     text = read_bytes(index, LONGEST_INDEX)
     try:
         content = parse_json(text)

@@ -17,7 +17,7 @@ from torch import Tensor
 from joma.checkpoints.families.names import canonical
 from joma.checkpoints.families.sizes import Config
 from joma.checkpoints.formats.shard import TensorEntry
-from joma.checkpoints.scales import block_sizes, companion, is_quantised, microscaled, scaled, spread
+from joma.checkpoints.scales import apply_scale, block_sizes, companion, decode_mxfp4, is_quantised, spread
 from joma.checkpoints.siblings import unexplained
 from joma.core.errors import InputError
 
@@ -73,7 +73,7 @@ def weights_in(entries: Mapping[str, TensorEntry], config: Config | None) -> dic
             weight = replace(weight, problem=strange[name])
         found[weight.name] = weight
     for name, beside in groups.items():
-        composed = _composed(name, beside, entries)
+        composed = _compose_weight(name, beside, entries)
         parts = [_plain(entries[other]) for other in beside.values()] if composed is None else [composed]
         found |= {weight.name: weight for weight in parts}
     return found
@@ -99,7 +99,7 @@ def _groups(entries: Mapping[str, TensorEntry]) -> tuple[dict[str, dict[str, str
         whole = canonical(name)
         owner = _part_of(whole)
         if owner is None:
-            owner = _beside(whole, plain)
+            owner = _neighbour_of(whole, plain)
         if owner is None:
             loose.append(name)
         else:
@@ -124,7 +124,7 @@ def _part_of(name: str) -> tuple[str, str] | None:
     return None
 
 
-def _beside(name: str, all_names: set[str]) -> tuple[str, str] | None:
+def _neighbour_of(name: str, all_names: set[str]) -> tuple[str, str] | None:
     """The weight or module that a scale or its like stands beside."""
     if name.endswith(".weight"):
         return None
@@ -197,19 +197,21 @@ def _with_companions(
 
     def compose(tensors: list[Tensor]) -> Tensor:
         values, by, *zero = tensors
-        return scaled(values, by.float() / divisor, blocks, zero[0] if zero else None)
+        return apply_scale(values, by.float() / divisor, blocks, zero[0] if zero else None)
 
     return replace(weight, parts=(*weight.parts, scale.name, *zeros), compose=compose)
 
 
-def _composed(name: str, beside: Mapping[str, str], entries: Mapping[str, TensorEntry]) -> Weight | None:
+def _compose_weight(
+    name: str, beside: Mapping[str, str], entries: Mapping[str, TensorEntry]
+) -> Weight | None:
     """A weight of which only parts are stored."""
     name = name[:-1] + ".weight" if name.endswith(".") else name
     shape_of = {part: entries[stored].shape for part, stored in beside.items()}
     first = next(iter(beside.values()))
     weight = Weight(name, entries[first].shape, entries[first].dtype)
 
-    def made(shape: Shape, parts: Iterable[str], compose: Compose) -> Weight:
+    def make_weight(shape: Shape, parts: Iterable[str], compose: Compose) -> Weight:
         names = tuple(beside[part] for part in parts)
         problem = next((p for n in names if (p := _plain(entries[n]).problem)), "")
         return Weight(name, shape, entries[names[0]].dtype, names, compose, problem)
@@ -224,18 +226,18 @@ def _composed(name: str, beside: Mapping[str, str], entries: Mapping[str, Tensor
         left, right = (f"{prefix}u", f"{prefix}v") if style == "hook." else (f"{prefix}_u", f"{prefix}_v")
         names = set(beside)
         if names == {orig, "hook.mask"}:
-            return made(shape_of[orig], (orig, "hook.mask"), lambda t: t[0].float() * t[1].float())
+            return make_weight(shape_of[orig], (orig, "hook.mask"), lambda t: t[0].float() * t[1].float())
         if names == {orig, left, right}:
-            return made(shape_of[orig], (orig, left, right), _spectrally_normalised)
+            return make_weight(shape_of[orig], (orig, left, right), _spectrally_normalised)
         if names == {gain, direction} and _is_gain(shape_of[gain], shape_of[direction]):
-            return made(shape_of[direction], (direction, gain), _weight_normalised)
+            return make_weight(shape_of[direction], (direction, gain), _weight_normalised)
     if set(beside) == {"_blocks", "_scales"} and shape_of["_blocks"][:-1] == shape_of["_scales"]:
         *outer, rows, groups, width = shape_of["_blocks"]
         # As transformers unpacks them: inputs first.
-        return made(
+        return make_weight(
             (*outer, groups * width * 2, rows),
             ("_blocks", "_scales"),
-            lambda tensors: microscaled(tensors[0], tensors[1]).mT,
+            lambda tensors: decode_mxfp4(tensors[0], tensors[1]).mT,
         )
     main = next(
         (part for part in (*_PACKED, "hook.orig", "parametrization.original") if part in beside), None

@@ -75,7 +75,7 @@ def _tensors(model: nn.Module) -> Iterator[Described]:
             continue
         if _is_tuner(module):
             aside.append(prefix)
-            yield from _adapted(prefix, module)
+            yield from _adapted_layer(prefix, module)
             continue
         if hasattr(module, "original_module") and hasattr(module, "modules_to_save"):
             trained = not getattr(module, "disable_adapters", False) and module.active_adapters
@@ -85,7 +85,7 @@ def _tensors(model: nn.Module) -> Iterator[Described]:
             aside.append(f"{prefix}parametrizations.")
             for own, chain in parametrized.items():
                 stored = max(chain.parameters(recurse=False), key=torch.numel)
-                yield f"{prefix}{own}", stored, partial(_parametrized, module, own, chain), ""
+                yield f"{prefix}{own}", stored, partial(_parametrised_weight, module, own, chain), ""
         if has_own_way(module):
             yield from _own_way(prefix, module)
             continue
@@ -115,7 +115,7 @@ def _by_rows(values: Tensor, scales: Tensor) -> Tensor:
     return values.float() * scales.float()[:, None] / 127
 
 
-def _parametrized(module: nn.Module, own: str, chain: nn.Module) -> Tensor:
+def _parametrised_weight(module: nn.Module, own: str, chain: nn.Module) -> Tensor:
     """A parametrised weight; spectral normalisation must not take it for a step of training."""
     training = [(part, part.training) for part in chain.modules()]
     try:
@@ -150,7 +150,7 @@ def _is_tuner(module: nn.Module) -> TypeGuard[_Tuner]:
     return hasattr(module, "base_layer") and hasattr(module, "adapter_layer_names")
 
 
-def _adapted(prefix: str, module: _Tuner) -> Iterator[Described]:
+def _adapted_layer(prefix: str, module: _Tuner) -> Iterator[Described]:
     """A layer under PEFT: its base weight with what the adapters that are switched on add to it."""
     off = module.merged or getattr(module, "disable_adapters", False)
     held = [

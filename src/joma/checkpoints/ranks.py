@@ -149,7 +149,7 @@ def weight_ranks(
     _check_names("role", wanted, ROLES)
     _check_names("statistic", statistics, STATISTICS)
     rows = rank_rows(
-        _opened(path, adapter),
+        _open(path, adapter),
         wanted,
         statistics=statistics,
         layers=layers,
@@ -206,7 +206,7 @@ def rank_rows(
     return measured + [rows[number][0] for number in sorted(failed)] + plan.omitted
 
 
-def _opened(path: str | Path | nn.Module, adapter: Adapter) -> Checkpoint:
+def _open(path: str | Path | nn.Module, adapter: Adapter) -> Checkpoint:
     if isinstance(path, nn.Module):
         return weights_of(path)
     return open_weights(Path(path), adapter)
@@ -239,7 +239,7 @@ def _plan(checkpoint: Checkpoint, roles: set[str], layers: set[int] | None, devi
             told = role_at(locate(name))
             (asked if told is not None and _is_asked(told, roles) else reasons)[name] = weight.problem
     if not matrices:
-        _nothing(checkpoint, roles, asked)
+        _refuse_nothing(checkpoint, roles, asked)
     if layers is not None:
         held = {m.layer for m in matrices if m.layer is not None}
         missing = sorted(layers - held)
@@ -253,7 +253,7 @@ def _plan(checkpoint: Checkpoint, roles: set[str], layers: set[int] | None, devi
     total = sum(sizes.values()) or 1
     named = unmeasured(reasons, sizes, places, matrices)
     omitted = [
-        _omitted(checkpoint, name, reason, sizes[name] / total, name in asked, device, places[name])
+        _omission(checkpoint, name, reason, sizes[name] / total, name in asked, device, places[name])
         for name, reason in {**asked, **reasons}.items()
         if (name in asked or name in named) and (layers is None or places[name].layer in layers)
     ]
@@ -288,7 +288,7 @@ def _with_tied(matrices: list[Matrix], checkpoint: Checkpoint, roles: set[str]) 
     return [*matrices, *(replace(m, role="unembedding") for m in matrices if m.role == "embedding")]
 
 
-def _nothing(checkpoint: Checkpoint, roles: set[str], asked: Mapping[str, str]) -> None:
+def _refuse_nothing(checkpoint: Checkpoint, roles: set[str], asked: Mapping[str, str]) -> None:
     if asked:
         name, reason = next(iter(asked.items()))
         raise InputError(
@@ -343,7 +343,7 @@ def _aside(where: str, reason: str, share: float, device: str) -> Row:
     }  # type: ignore[typeddict-item]
 
 
-def _omitted(
+def _omission(
     checkpoint: Checkpoint, name: str, reason: str, share: float, asked: bool, device: str, place: Place
 ) -> Row:
     weight = checkpoint.weights[name]

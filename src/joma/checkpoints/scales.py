@@ -142,7 +142,7 @@ def _repeats(scale: Shape, weight: Shape, blocks: tuple[int, ...] | None) -> Sha
     return tuple(sizes)
 
 
-def scaled(
+def apply_scale(
     values: Tensor, scale: Tensor, blocks: tuple[int, ...] | None, zero: Tensor | None = None
 ) -> Tensor:
     """``(values - zero) * scale`` in float32, the scale spread as ``spread`` tells."""
@@ -166,7 +166,7 @@ _E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 _E2M1 = torch.cat([_E2M1, -_E2M1])
 
 
-def microscaled(blocks: Tensor, exponents: Tensor) -> Tensor:
+def decode_mxfp4(blocks: Tensor, exponents: Tensor) -> Tensor:
     """MXFP4 (OCP Microscaling Formats 1.0) to float32: (..., groups, 16) bytes and (..., groups) exponents.
 
     Each byte holds two values, the first in its lower half; a group of 32 shares a power of two, biased by

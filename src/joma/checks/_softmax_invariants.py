@@ -44,7 +44,7 @@ STATEMENTS = statements(
 )
 
 
-def _balanced(spread: float, *, balanced: bool) -> tuple[Block, Trajectory, Array]:
+def _balanced_block(spread: float, *, balanced: bool) -> tuple[Block, Trajectory, Array]:
     """Nearly equal samples around a uniform mean, zero start: (block, flow, mean scores)."""
     rng = np.random.default_rng(8)
     n, m, k = 50, 8, 3
@@ -93,7 +93,7 @@ def theorem1_softmax() -> list[Claim]:
 
 
 def _lost_sign() -> Claim:
-    _, flow, mean = _balanced(0.001, balanced=True)
+    _, flow, mean = _balanced_block(0.001, balanced=True)
     return STATEMENTS["theorem1_softmax.sign"].correct(
         "z = 1/2 sum_k (v_k^2 - |v_k|^2 bbar) + c, as in Eq. 18 (first-order right if E[g h'] = 0).",
         printed_error=_form_error(flow, mean, "printed"),
@@ -104,7 +104,7 @@ def _lost_sign() -> Claim:
 
 
 def _lost_factor() -> Claim:
-    _, flow, mean = _balanced(0.001, balanced=False)
+    _, flow, mean = _balanced_block(0.001, balanced=False)
     return STATEMENTS["theorem1_softmax.missing_term"].correct(
         "z = 1/2 sum_k [v_k^2 - |v_k|^2 bbar - (v_k - xi_k bbar)(bbar . v_k)] + c: the dropped "
         "E[g db](bbar . v) is as large as what is kept unless E[g_k h'_k] = 0.",
@@ -133,16 +133,16 @@ def _side_invariants() -> list[Claim]:
     _, run = example_descent("softmax", 0.3, 60)
     _, exp, _, _ = wave_flow("exp")
 
-    def moved(value: Array) -> float:
+    def motion(value: Array) -> float:
         return float(np.abs(value - value[0]).max())
 
     def weight_side(course: Trajectory) -> float:
-        return moved(course.context_weights.sum(axis=-1) - course.bias)
+        return motion(course.context_weights.sum(axis=-1) - course.bias)
 
     return [
         STATEMENTS["theorem1_softmax.logit_sum"].judge(
-            within_error(1e-10, max(moved(course.logits.sum(axis=-1)) for course in (flow, run))),
-            null=moved(exp.logits.sum(axis=-1)),
+            within_error(1e-10, max(motion(course.logits.sum(axis=-1)) for course in (flow, run))),
+            null=motion(exp.logits.sum(axis=-1)),
             null_description="exp attention",
         ),
         STATEMENTS["theorem1_softmax.weight_sum"].judge(

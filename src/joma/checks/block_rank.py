@@ -53,7 +53,7 @@ def stable_ranks(weights: Array) -> Array:
     return np.asarray(np.square(singular / singular[..., :1]).sum(axis=-1))
 
 
-def printed(mu: Array, times: Array) -> Array:
+def printed_weights(mu: Array, times: Array) -> Array:
     """W along Eq. 6, (times, K, m): here too every node stays in proportion to its mu_k."""
     size = np.linalg.norm(mu, axis=0)
     return np.asarray(mu * (salience.solve(size, times).v / size)[:, None, :])
@@ -67,7 +67,7 @@ def block_rank() -> list[Claim]:
     apart = joint.v[1:] - block_salience.weights_of_nodes(mu, some[1:])
     curves = {
         "block": [stable_ranks(block_salience.weights_of_nodes(points(s), TIMES)) for s in range(DRAWS)],
-        "Eq. 6": [stable_ranks(printed(points(s), TIMES)) for s in range(DRAWS)],
+        "Eq. 6": [stable_ranks(printed_weights(points(s), TIMES)) for s in range(DRAWS)],
     }
     frozen = [stable_ranks(_from(points(s), np.zeros_like(mu), "frozen")) for s in range(DRAWS)]
 
@@ -81,7 +81,7 @@ def block_rank() -> list[Claim]:
     return [
         STATEMENTS["block_rank.nodes"].judge(
             within_error(1e-8, np.abs(apart).max()),
-            null=np.abs(joint.v[1:] - printed(mu, some[1:])).max(),
+            null=np.abs(joint.v[1:] - printed_weights(mu, some[1:])).max(),
             null_description="the distance of Eq. 6's W from the block's joint flow",
             evidence=f"joint flow of {NODES} nodes that share z",
         ),

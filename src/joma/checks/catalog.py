@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from joma.core.claim import Claim
 from joma.core.errors import InputError, nearest
 from joma.core.progress import Progress
-from joma.core.threads import limited
+from joma.core.threads import limit_threads
 
 MODULES = (
     "block",
@@ -73,5 +73,5 @@ def run_checks(names: Sequence[str] = (), progress: Progress | None = None) -> l
             raise InputError(f"there is no group of checks {name!r}; {nearest(name, known)}")
     chosen = list(names) or list(known)
     progress = progress or Progress()
-    with limited(1):
+    with limit_threads(1):
         return [claim for name in progress.track(chosen, "joma check") for claim in known[name]()]

@@ -150,7 +150,7 @@ def _one_hot(closed: WinnerTakeAll, course: block_flow.Trajectory) -> Claim:
     )
 
 
-def _beyond() -> list[Claim]:
+def _further_laws() -> list[Claim]:
     """Rates and temperature, several nodes, any start, ties."""
     eta_w, eta_z = 2.0, 0.3
     x, g = _data(1)
@@ -260,7 +260,7 @@ def _remark_flow(drive: Array, frequency: Array, time: float) -> Array:
 
 def theorem2() -> list[Claim]:
     """Winner-take-all: the invariant, the course, the blow-up, the losers, and how far all that reaches."""
-    return [*_single_node(), *_beyond(), *_softmax()]
+    return [*_single_node(), *_further_laws(), *_softmax()]
 
 
 CHECKS: dict[str, Callable[[], list[Claim]]] = {"theorem2": theorem2}

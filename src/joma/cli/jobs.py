@@ -10,7 +10,7 @@ from joma.cli.words.options import InstrumentOptions, JobCall
 from joma.core.errors import one_line
 from joma.core.files import Json, user_path
 from joma.instruments.base import Instrument
-from joma.instruments.probe import ProbeRun
+from joma.instruments.probe import ProbeSettings
 from joma.report.page import write_report
 from joma.report.terminal import run_as_text
 from joma.runs.directory import Run, run_experiment
@@ -38,8 +38,8 @@ def do(call: JobCall) -> int:
     elif isinstance(job, Instrument) and isinstance(options, InstrumentOptions) and options.csv:
         print(run.tables[job.main_table()].to_csv(index=False), end="")
     else:
-        print("\n".join(filter(None, [job.printed(run.tables), run_as_text(run), str(made)])))
-    lacking = job.lacking(run.tables)
+        print("\n".join(filter(None, [job.terminal_text(run.tables), run_as_text(run), str(made)])))
+    lacking = job.list_missing(run.tables)
     if lacking:
         print("\n".join(["joma: not measured:", *map(one_line, lacking)]), file=sys.stderr)
     return max(int(bool(lacking)), _remarks(job, run))
@@ -47,7 +47,7 @@ def do(call: JobCall) -> int:
 
 def _remarks(job: Job, run: Run) -> int:
     """Name on stderr what a table of weights leaves out; the exit status, 1 where that had been asked for."""
-    if not (isinstance(job, ProbeRun) and job.weights):
+    if not (isinstance(job, ProbeSettings) and job.weights):
         return 0
     ranks = run.tables["ranks"]
     if said := left_out(ranks):
@@ -64,6 +64,6 @@ def _as_json(job: Job, run: Run) -> Json:
         name: json.loads(table.to_json(orient="records", double_precision=15))
         for name, table in run.tables.items()
     }
-    if isinstance(job, ProbeRun) and job.weights:
+    if isinstance(job, ProbeSettings) and job.weights:
         return tables["ranks"]
     return {"directory": str(run.directory), "tables": tables, "claims": claims}

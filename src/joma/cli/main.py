@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from joma.cli.commands import COMMANDS
-from joma.core.errors import InputError, JomaError, nearest, one_line, shown
+from joma.core.errors import InputError, JomaError, abbreviate, nearest, one_line
 from joma.core.printing import harmless_output
 from joma.core.version import __version__, commit
 
@@ -108,6 +108,6 @@ def _dispatch(words: list[str]) -> int:
         return 0
     if words[0] not in COMMANDS:
         raise InputError(
-            f"there is no command {shown(words[0])}; {nearest(words[0], COMMANDS)} (see: joma --help)"
+            f"there is no command {abbreviate(words[0])}; {nearest(words[0], COMMANDS)} (see: joma --help)"
         )
     return COMMANDS[words[0]](words[0], words[1:])

@@ -32,7 +32,7 @@ def do(options: MonitorOptions) -> int:
         state = {**read_facts(folder), "step": _last(table), "messages": [m.as_dict() for m in messages]}
         print(json.dumps(state, indent=1))
         return 0
-    print(standing(folder, table, messages))
+    print(describe_state(folder, table, messages))
     told = 0
     while True:
         for message in messages[told:]:
@@ -59,7 +59,7 @@ def _monitored(folder: Path) -> Path:
     return inside[0] if inside else folder
 
 
-def standing(folder: Path, table: pd.DataFrame, messages: list[Message]) -> str:
+def describe_state(folder: Path, table: pd.DataFrame, messages: list[Message]) -> str:
     """Whether the run is healthy, last step and loss, extreme heads, and what the cadence means."""
     facts = read_facts(folder)
     every = facts.get("every")

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from joma.cli.words.options import ReportOptions
-from joma.core.errors import InputError, shown
+from joma.core.errors import InputError, abbreviate
 from joma.core.files import user_path
 from joma.instruments.monitor.page import find_monitored, monitored_run
 from joma.report.page import write_report
@@ -22,7 +22,9 @@ def do(options: ReportOptions) -> int:
     seen: set[Path] = set()
     for directory in directories:
         if not os.path.isdir(directory):
-            raise InputError(f"{shown(str(directory))} is not a directory; give run directories of joma run.")
+            raise InputError(
+                f"{abbreviate(str(directory))} is not a directory; give run directories of joma run."
+            )
         found = find_runs(directory)
         monitored = find_monitored(directory)
         if not found and not monitored:

@@ -10,14 +10,14 @@ from joma.cli.words.options import JobCall, SweepOptions
 from joma.core.errors import InputError
 from joma.core.files import user_path
 from joma.runs.executors import executor_of
-from joma.sweeps import MANY, SweepRun
+from joma.sweeps import MANY, SweepSettings
 from joma.sweeps.plan import plan
 
 
 def do(call: JobCall) -> int:
     """Run the sweep; with ``--dry-run`` say how many cells there are and what they take."""
     job, options = call.job, call.options
-    assert isinstance(job, SweepRun)
+    assert isinstance(job, SweepSettings)
     assert isinstance(options, SweepOptions)
     executor_of(options.executor)  # none that cannot be is met at the end
     if options.dry_run:

@@ -7,14 +7,14 @@ import json
 from joma.cli import jobs
 from joma.cli.words.options import JobCall, TrackOptions
 from joma.core.memory import keep_large_apart
-from joma.instruments.track import TrackRun
+from joma.instruments.track import TrackSettings
 from joma.instruments.track.plan import plan
 
 
 def do(call: JobCall) -> int:
     """Measure the series; with ``--dry-run`` say what there is and what it takes."""
     job, options = call.job, call.options
-    if not (isinstance(job, TrackRun) and isinstance(options, TrackOptions) and options.dry_run):
+    if not (isinstance(job, TrackSettings) and isinstance(options, TrackOptions) and options.dry_run):
         keep_large_apart()
         return jobs.do(call)
     planned = plan(job)

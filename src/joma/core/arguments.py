@@ -158,12 +158,14 @@ def within_floats(where: str, value: ArrayLike, advice: str) -> Array:
     return array
 
 
-def matching(where: str, **shapes: tuple[int, ...]) -> None:
+def check_broadcast(where: str, **shapes: tuple[int, ...]) -> None:
     """Refuse shapes that do not broadcast."""
     try:
         np.broadcast_shapes(*shapes.values())
     except ValueError:
-        raise InputError(f"{where}: {_listed(shapes)} do not broadcast; make their axes agree.") from None
+        raise InputError(
+            f"{where}: {_list_shapes(shapes)} do not broadcast; make their axes agree."
+        ) from None
 
 
 def arrays(where: str, **given: tuple[ArrayLike, str]) -> list[Array]:
@@ -192,11 +194,11 @@ def arrays(where: str, **given: tuple[ArrayLike, str]) -> list[Array]:
         except ValueError:
             fits = False
     if not fits:
-        shapes = _listed({name: array.shape for name, array in zip(given, found, strict=True)})
+        shapes = _list_shapes({name: array.shape for name, array in zip(given, found, strict=True)})
         wanted = ", ".join(f"({pattern.replace(' ', ', ')})" for _, pattern in given.values())
         raise InputError(f"{where}: {shapes} do not match; give {wanted}.")
     return found
 
 
-def _listed(shapes: dict[str, tuple[int, ...]]) -> str:
+def _list_shapes(shapes: dict[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {shape}" for name, shape in shapes.items())

@@ -89,7 +89,7 @@ def words_of(error: Exception) -> str:
     return str(error) if isinstance(error, JomaError) else f"{type(error).__name__}: {error}"
 
 
-def shown(value: object, most: int = 80) -> str:
+def abbreviate(value: object, most: int = 80) -> str:
     """A value as an error names it: its repr, cut in the middle where it is long."""
     try:
         text = repr(value)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from joma.core.errors import DiskFullError, InputError, RunDirectoryError, UnfinishedError, shown
+from joma.core.errors import DiskFullError, InputError, RunDirectoryError, UnfinishedError, abbreviate
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | None"
 """What JSON says, and plain YAML."""
@@ -139,7 +139,7 @@ def regular(path: Path) -> Path:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{shown(str(path))[1:-1]} cannot be read: {reason}.") from error
+        raise InputError(f"{abbreviate(str(path))[1:-1]} cannot be read: {reason}.") from error
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
         raise InputError(f"{path} cannot be read: it is {kind}.")

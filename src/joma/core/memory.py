@@ -48,7 +48,7 @@ def enough_memory(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def collecting() -> Iterator[Callable[[], None]]:
+def collect_afterwards() -> Iterator[Callable[[], None]]:
     """A function that gives back what the block has made and left, circles included.
 
     What was there before is looked through once: with PyTorch imported that is a million objects, a tenth of

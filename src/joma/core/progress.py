@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from joma.core.errors import JomaError, UnfinishedError
 from joma.core.printing import one_line_of, unescaped
-from joma.core.threads import limited, usable_cores
+from joma.core.threads import limit_threads, usable_cores
 
 if TYPE_CHECKING:
     import pandas
@@ -29,7 +29,7 @@ LINE_EVERY = 30.0
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostCall:
     """In the place of what a call would have returned: whoever computed it is gone."""
 
     reason: str
@@ -41,7 +41,7 @@ class Executor(Protocol):
 
     def __call__(
         self, calls: Sequence[Callable[[], T]], workers: int
-    ) -> Generator[tuple[int, T | Lost], None, None]:
+    ) -> Generator[tuple[int, T | LostCall], None, None]:
         """Each call's number and what it returned, as they end.
 
         The calls are picklable and raise no JomaError. ``workers``: how many at once, where that is not
@@ -50,7 +50,9 @@ class Executor(Protocol):
         ...
 
 
-def in_turn(calls: Sequence[Callable[[], T]], workers: int) -> Generator[tuple[int, T | Lost], None, None]:
+def in_turn(
+    calls: Sequence[Callable[[], T]], workers: int
+) -> Generator[tuple[int, T | LostCall], None, None]:
     """The executor that needs nothing: one call after the other, in this process."""
     for number, call in enumerate(calls):
         yield number, call()
@@ -123,7 +125,7 @@ class Progress:
                 print(line, file=sys.stderr, flush=True)
 
         every = 1.0 if terminal else LINE_EVERY
-        with _beating(tell, every) if beats and not self.quiet else nullcontext():
+        with _heartbeat(tell, every) if beats and not self.quiet else nullcontext():
             for item in bar:
                 if not (beats or self.quiet or terminal) and self.clock() - told >= LINE_EVERY:
                     told = self.clock()
@@ -143,7 +145,7 @@ class Progress:
         """A folder for the checkpoints of an unfinished part, or None where nothing is kept."""
         return None
 
-    def used(self, device: str, dtype: str) -> None:
+    def note_device(self, device: str, dtype: str) -> None:
         """Note what computed, for the run's record: ``cuda:0``, ``bfloat16``.
 
         Where nothing is noted, it was NumPy: on the CPU, in float64.
@@ -181,7 +183,10 @@ class Progress:
         ]
         outcomes = dict((self.executor if apart else in_turn)(calls, workers))
         named = {name: outcomes[number] for number, name in enumerate(computations)}
-        return {name: _ended(name, one) if isinstance(one, Lost) else one for name, one in named.items()}
+        return {
+            name: _lost_part_error(name, one) if isinstance(one, LostCall) else one
+            for name, one in named.items()
+        }
 
     def _for_worker(self, position: int) -> Self:
         worker = copy.copy(self)
@@ -191,7 +196,7 @@ class Progress:
         return worker
 
 
-def _ended(name: str, lost: Lost) -> UnfinishedError:
+def _lost_part_error(name: str, lost: LostCall) -> UnfinishedError:
     return UnfinishedError(
         f"the process that computed {name} was ended ({lost.reason}; out of memory?). Finished parts are "
         f"kept; run the same command again."
@@ -199,7 +204,7 @@ def _ended(name: str, lost: Lost) -> UnfinishedError:
 
 
 @contextmanager
-def _beating(tell: Callable[[], None], seconds: float) -> Iterator[None]:
+def _heartbeat(tell: Callable[[], None], seconds: float) -> Iterator[None]:
     """Tell every so many seconds while the context lasts."""
     ended = threading.Event()
 
@@ -232,7 +237,7 @@ def _outcome(
 ) -> pandas.DataFrame | JomaError:
     """The part's table, or its error as a value: one part's failure lets the others finish."""
     try:
-        with limited(progress.threads or usable_cores()) if progress.apart else nullcontext():
+        with limit_threads(progress.threads or usable_cores()) if progress.apart else nullcontext():
             return progress.part(name, lambda: compute(progress))
     except JomaError as error:
         return error

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from joma.core.errors import InputError, nearest, shown
+from joma.core.errors import InputError, abbreviate, nearest
 from joma.core.files import Json
 
 Scalar = int | float | str | bool | None
@@ -150,16 +150,17 @@ class Field:
         """Raises InputError for a value of the wrong type or out of bounds; ``where`` names the settings."""
         if isinstance(value, tuple) != self.several and not (value is None and self.optional):
             raise InputError(
-                f"{where}: setting {self.name} = {shown(value)} has the wrong type; give {self.type_name()}."
+                f"{where}: setting {self.name} = {abbreviate(value)} has the wrong type; give "
+                f"{self.type_name()}."
             )
         members = value if isinstance(value, tuple) else (value,)
         for member in members:
-            self._check_member(f"{where}: setting {self.name} = {shown(member)}", member)
+            self._check_member(f"{where}: setting {self.name} = {abbreviate(member)}", member)
         if not members and self.default != ():
             raise InputError(f"{where}: setting {self.name} is empty; give at least one value.")
         if len(set(members)) < len(members) and not self.repeats:
             raise InputError(
-                f"{where}: setting {self.name} = {shown(value)} repeats a value; give each once."
+                f"{where}: setting {self.name} = {abbreviate(value)} repeats a value; give each once."
             )
 
     def _check_member(self, where: str, value: Scalar) -> None:
@@ -231,7 +232,7 @@ class Settings:
         nested: dict[str, dict[str, Value]] = {}
         for name, value in values.items():
             if name not in fields:
-                raise InputError(f"{cls.name()} has no setting {shown(name)}; {nearest(name, fields)}")
+                raise InputError(f"{cls.name()} has no setting {abbreviate(name)}; {nearest(name, fields)}")
             if fields[name].owner:
                 nested.setdefault(fields[name].owner, {})[name] = value
             else:

@@ -18,7 +18,7 @@ from joma.core.errors import UnfinishedError
 
 
 @contextmanager
-def limited(threads: int) -> Iterator[None]:
+def limit_threads(threads: int) -> Iterator[None]:
     """Let BLAS, OpenMP and torch take at most so many threads while the context lasts.
 
     Libraries that are loaded later are not limited: enter the context after the imports of the work.

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from joma.core.errors import InputError, first_line, nearest, shown
+from joma.core.errors import InputError, abbreviate, first_line, nearest
 from joma.core.files import is_there, read_bytes, user_path
 
 NAMED_CORPORA = {
@@ -64,7 +64,7 @@ def load_corpus(source: str, *, validation_share: float = 0.1) -> Corpus:
         if not is_there(path):
             looks_like_path = "/" in source or "." in source
             hint = "check the path" if looks_like_path else nearest(source, NAMED_CORPORA)
-            raise InputError(f"text {shown(str(path))} is neither a file nor a known corpus; {hint}")
+            raise InputError(f"text {abbreviate(str(path))} is neither a file nor a known corpus; {hint}")
     text = "\n".join(read_text(path) for path in paths)
     return _split(source, text, validation_share, "text files")
 

@@ -24,7 +24,7 @@ from joma.data.tree_paths import (
     apply,
     cut,
     depths,
-    normalised,
+    normalise_logs,
     products_before,
     products_to_the_end,
 )
@@ -177,7 +177,7 @@ class HiddenTree:
                 values[nodes] = values[self._parents[nodes]] ^ flips
         return labels, (values if every_node else values[self.leaves]).T
 
-    def given(
+    def posterior(
         self, evidence: Mapping[int, int] | None = None, *, class_label: int | None = None
     ) -> Posterior:
         """Every node's and the class's probability given ``evidence`` (node -> 0 or 1) and the class.
@@ -235,7 +235,7 @@ class HiddenTree:
     def joint_probability(self, values: Mapping[int, int], *, class_label: int | None = None) -> float:
         """P of these nodes having these values (and of the class); 0 where that cannot be."""
         try:
-            log_probability = self.given(values, class_label=class_label).log_evidence
+            log_probability = self.posterior(values, class_label=class_label).log_evidence
         except InputError as error:
             if "probability 0" in str(error):
                 return 0.0
@@ -301,9 +301,9 @@ class _Upwards:
         self.along = np.empty_like(edge)
         for rank in reversed(paths.ranks):
             own = _product(self.finite[rank], self.zeros[rank])
-            self.along[rank], scale = normalised(edge[rank] + own[:, None, :])
+            self.along[rank], scale = normalise_logs(edge[rank] + own[:, None, :])
             product, scale = products_to_the_end(self.along[rank], scale, paths.remaining[rank])
-            self.message[rank], more = normalised(np.logaddexp(product[:, :, 0], product[:, :, 1]))
+            self.message[rank], more = normalise_logs(np.logaddexp(product[:, :, 0], product[:, :, 1]))
             heads = np.flatnonzero(paths.place[rank] == 0)
             self.set_aside += float((scale + more)[heads].sum())
             if rank.start:
@@ -326,12 +326,12 @@ class _Upwards:
                 above = paths.parent[heads]
                 sent = self.message[heads]
                 others = _product(self.finite[above] - _split(sent), self.zeros[above] - np.isinf(sent))
-                entering, _ = normalised(down[above] + others + kept_child[above])
+                entering, _ = normalise_logs(down[above] + others + kept_child[above])
             else:
                 entering = from_label[heads]
             of_path = np.cumsum(paths.place[rank] == 0) - 1
             arriving = apply(entering[of_path], products_before(self.along[rank], paths.place[rank]))
-            down[rank], _ = normalised(apply(arriving, self.edge[rank]))
+            down[rank], _ = normalise_logs(apply(arriving, self.edge[rank]))
         return down + _product(self.finite, self.zeros) + kept_child
 
 

@@ -52,7 +52,7 @@ class TokenText:
         """The number of distinct token ids."""
         return len(self.words)
 
-    def shuffled(self, seed: int) -> TokenText:
+    def shuffle(self, seed: int) -> TokenText:
         """The same tokens in random order: nothing but their frequencies is left to learn."""
         random = np.random.default_rng([seed, 7])
         training, validation = random.permutation(self.training), random.permutation(self.validation)
@@ -84,7 +84,7 @@ def tokenize(corpus: Corpus, *, tokenizer: str = "words", vocabulary_size: int |
     return TokenText(corpus.name, _ids(training, words), _ids(validation, words), words)
 
 
-def encoded(text: str, like: TokenText) -> NDArray[np.int64]:
+def encode_like(text: str, like: TokenText) -> NDArray[np.int64]:
     """Another text in the characters of ``like``, which ``tokenize`` made of characters."""
     return _ids(text, like.words)
 

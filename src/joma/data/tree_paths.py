@@ -110,23 +110,23 @@ def _running_products(matrices: Array, scale: Array, starts: NDArray[np.bool_]) 
         return matrices, scale
     product, total = matrices.copy(), scale.copy()
     odd = len(matrices) // 2
-    pairs, pair_scale = _continued(
+    pairs, pair_scale = _continue_path(
         matrices[: 2 * odd : 2], scale[: 2 * odd : 2], matrices[1::2], scale[1::2], starts[1::2]
     )
     pairs, pair_scale = _running_products(pairs, pair_scale, starts[: 2 * odd : 2] | starts[1::2])
     product[1::2], total[1::2] = pairs, pair_scale
     even = len(matrices[2::2])
-    product[2::2], total[2::2] = _continued(
+    product[2::2], total[2::2] = _continue_path(
         pairs[:even], pair_scale[:even], matrices[2::2], scale[2::2], starts[2::2]
     )
     return product, total
 
 
-def _continued(
+def _continue_path(
     left: Array, left_scale: Array, right: Array, right_scale: Array, starts: NDArray[np.bool_]
 ) -> tuple[Array, Array]:
     """``left`` times ``right``, or ``right`` alone where a path starts there."""
-    product, more = normalised(compose(left, right))
+    product, more = normalise_logs(compose(left, right))
     return (
         np.where(starts[:, None, None], right, product),
         np.where(starts, right_scale, left_scale + right_scale + more),
@@ -147,7 +147,7 @@ def apply(vectors: Array, matrices: Array) -> Array:
     return result
 
 
-def normalised(logs: Array) -> tuple[Array, Array]:
+def normalise_logs(logs: Array) -> tuple[Array, Array]:
     """Each row's logs less the largest of them, and that; rows of zeros (all -inf) stay as they are."""
     largest = logs.max(axis=tuple(range(1, logs.ndim)))
     safe = np.where(np.isinf(largest), 0.0, largest)

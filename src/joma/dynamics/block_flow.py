@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from joma.core.arguments import finite, matching, positive
+from joma.core.arguments import check_broadcast, finite, positive
 from joma.core.errors import InputError
 from joma.dynamics.integrator import Method, Parts, integrate, moments
 from joma.theory.attention import Array
@@ -96,7 +96,7 @@ def prepare(
         "logits": z.shape[:-1],
         "sample_weights": p.shape[:-1],
     }
-    matching(where, **shapes)
+    check_broadcast(where, **shapes)
     batch = np.broadcast_shapes(*shapes.values())
     w, z = np.broadcast_to(w, (*batch, k, d)), np.broadcast_to(z, (*batch, m))
     # A function is called once here, so that a wrong shape is told now rather than in the midst of it.
@@ -105,7 +105,7 @@ def prepare(
         raise InputError(
             f"{where}: gradient {np.shape(g)} must be finite, (..., {n} samples, {k} hidden units)."
         )
-    matching(where, the_rest=batch, gradient=g.shape[:-2])
+    check_broadcast(where, the_rest=batch, gradient=g.shape[:-2])
     batch = np.broadcast_shapes(batch, g.shape[:-2])
     w, z = np.broadcast_to(w, (*batch, k, d)), np.broadcast_to(z, (*batch, m))
     return Problem(x, w.copy(), z.copy(), p, batch)

@@ -124,7 +124,7 @@ def integrate(
         return Solution(times, start[None])
     evaluations = 0
 
-    def checked(time: float, state: Array) -> Array:
+    def rate(time: float, state: Array) -> Array:
         nonlocal evaluations
         evaluations += 1
         if evaluations > max_evaluations:
@@ -146,12 +146,12 @@ def integrate(
     share = np.sqrt(members)
     with np.errstate(over="ignore", invalid="ignore"):
         solution = solve_ivp(
-            checked,
+            rate,
             (first, last),
             start,
             method=method,
             t_eval=times,
-            events=None if speed_limit is None else _Headroom(checked, speed_limit, watched),
+            events=None if speed_limit is None else _Headroom(rate, speed_limit, watched),
             rtol=max(rtol / share, 3e-14),
             atol=atol / share,
         )

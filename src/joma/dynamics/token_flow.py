@@ -16,7 +16,7 @@ from joma.core.arguments import positive
 from joma.core.errors import InputError
 from joma.data.next_token import NextTokenData
 from joma.dynamics.integrator import Method, Parts, integrate, moments
-from joma.theory.scan_snap.equations import Velocities, attended, lumped_multiplicity, unit, velocities
+from joma.theory.scan_snap.equations import Velocities, attended_mass, lumped_multiplicity, unit, velocities
 
 Floats = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ class TokenTrajectory:
     @cached_property
     def mass(self) -> Floats:
         """c_n(t), shape (S, K, C): where attention looks; sums to one."""
-        return attended(self.data.conditional, self.logits[:, self.data.last_of_next])
+        return attended_mass(self.data.conditional, self.logits[:, self.data.last_of_next])
 
     @cached_property
     def features(self) -> Floats:
@@ -159,7 +159,7 @@ def strongest_distinct(data: NextTokenData, logits: ArrayLike | None = None) -> 
     ``logits`` z (L, C) default to zero; -1 where a next token has no distinct token.
     """
     z = np.zeros((data.last_tokens, 1)) if logits is None else np.asarray(logits, dtype=np.float64)
-    weight = np.where(data.distinct, attended(data.conditional, z[data.last_of_next]), -1.0)
+    weight = np.where(data.distinct, attended_mass(data.conditional, z[data.last_of_next]), -1.0)
     return np.where(data.distinct.any(axis=1), weight.argmax(axis=1), -1)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from joma.core.errors import DivergenceError, InputError
 from joma.data.next_token import NextTokenData
-from joma.theory.scan_snap.equations import attended
+from joma.theory.scan_snap.equations import attended_mass
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -54,7 +54,7 @@ class TokenRuns:
         logits = self.logits[index]
         if not np.isfinite(logits).all():
             raise DivergenceError(_divergence(self.diverged_at, self.seeds, self.eta_y, self.eta_z))
-        return attended(self.data.conditional, logits[..., self.data.last_of_next, :])
+        return attended_mass(self.data.conditional, logits[..., self.data.last_of_next, :])
 
 
 def token_sgd(

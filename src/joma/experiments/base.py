@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from joma.core.errors import InputError, nearest, shown
+from joma.core.errors import InputError, abbreviate, nearest
 from joma.core.settings import Value
 from joma.experiments.costs import in_words, measured
 from joma.runs.job import Job
@@ -51,7 +51,9 @@ class Experiment(Job, ABC):
             InputError: there is no such preset; the message names the nearest.
         """
         if preset and preset not in cls.presets:
-            raise InputError(f"{cls.name()} has no preset {shown(preset)}; {nearest(preset, cls.presets)}")
+            raise InputError(
+                f"{cls.name()} has no preset {abbreviate(preset)}; {nearest(preset, cls.presets)}"
+            )
         return cls.presets[preset] if preset else {}
 
     @classmethod

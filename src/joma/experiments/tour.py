@@ -18,7 +18,7 @@ from joma.instruments.monitor.folder import is_monitored
 from joma.instruments.monitor.monitor import Monitor
 from joma.instruments.monitor.page import monitored_run
 from joma.instruments.probe.probe import probe
-from joma.instruments.track import TrackRun
+from joma.instruments.track import TrackSettings
 from joma.models.decoder import Decoder
 from joma.runs.directory import Run, find_runs, read_run, run_experiment
 from joma.training.loop import reproducible
@@ -57,7 +57,7 @@ def decoder_runs(
     place = directory / "probe"
     if overwrite or not (place.is_dir() and find_runs(place)):
         _train_and_probe(directory, corpus, steps, layers, progress, overwrite)
-    series = TrackRun.of(model=str(directory / "decoder"))
+    series = TrackSettings.of(model=str(directory / "decoder"))
     tracked = run_experiment(series, directory / "track", overwrite=overwrite, quiet=quiet)
     return [read_run(place), tracked, monitored_run(directory / "monitor")]
 

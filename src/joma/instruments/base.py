@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from joma.core.errors import InputError
-from joma.instruments.reading.settings import Reading
+from joma.instruments.reading.settings import ReadingSettings
 from joma.runs.job import Job
 
-_READING = Reading()
+_READING = ReadingSettings()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Instrument(Job, ABC):
 
     subject: ClassVar[Literal["papers", "model"]] = "model"
     threads: ClassVar[int] = 0
-    reading: Reading = _READING
+    reading: ReadingSettings = _READING
 
     def directory(self) -> str:
         """Where the run goes if nobody says."""
@@ -35,8 +35,9 @@ class Instrument(Job, ABC):
     def check_complete(self) -> None:
         """Raises InputError where no model or no text is named."""
         if not self.reading.model:
-            raise InputError(f"{self.name()}: name a model first: {Reading.fields()['model'].help}.")
+            raise InputError(f"{self.name()}: name a model first: {ReadingSettings.fields()['model'].help}.")
         if not self.reading.reads:
             raise InputError(
-                f"{self.name()}: say what it reads: --text {Reading.fields()['text'].help}; or --string."
+                f"{self.name()}: say what it reads: --text {ReadingSettings.fields()['text'].help}; or "
+                f"--string."
             )

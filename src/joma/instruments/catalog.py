@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from joma.instruments.base import Instrument
-from joma.instruments.neurons import NeuronsRun
-from joma.instruments.probe import ProbeRun
-from joma.instruments.track import TrackRun
+from joma.instruments.neurons import NeuronsSettings
+from joma.instruments.probe import ProbeSettings
+from joma.instruments.track import TrackSettings
 
-INSTRUMENTS: dict[str, type[Instrument]] = {kind.name(): kind for kind in (ProbeRun, TrackRun, NeuronsRun)}
+INSTRUMENTS: dict[str, type[Instrument]] = {
+    kind.name(): kind for kind in (ProbeSettings, TrackSettings, NeuronsSettings)
+}

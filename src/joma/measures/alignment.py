@@ -74,7 +74,7 @@ def latent_neuron_alignment(
         InputError: shapes that do not match, values that are not finite, bad weights or options, no
             latent that varies, or fewer neurons than latents where they are matched one to one.
     """
-    z, a, w = _checked(latents, activations, weights)
+    z, a, w = _check(latents, activations, weights)
     for name, value, known in (
         ("sign", sign, ("largest", "absolute")),
         ("matching", matching, ("best", "one_to_one")),
@@ -146,7 +146,7 @@ def _is_float(values: ArrayLike) -> bool:
     return bool(np.issubdtype(np.asarray(values).dtype, np.floating))
 
 
-def _checked(
+def _check(
     latents: ArrayLike, activations: ArrayLike, weights: ArrayLike | None
 ) -> tuple[Array, Array, Array]:
     where = "latent_neuron_alignment"

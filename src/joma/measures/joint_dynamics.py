@@ -26,7 +26,7 @@ from joma.measures.row_correlations import (
     KeyRanks,
     RowMoments,
     Scores,
-    joined,
+    join_moments,
     rank_correlations,
     row_moments,
 )
@@ -254,7 +254,7 @@ def joint_dynamics_index(
             # The few rows of many blocks are ranked in one go.
             held = sum(one.logits.shape[2] for one in waiting)
             if some.stop == rows or held * batch * heads * keys >= _LOGITS_AT_ONCE:
-                ranks.append(rank_correlations(Scores.joined(waiting), sink, ranked))
+                ranks.append(rank_correlations(Scores.join(waiting), sink, ranked))
                 waiting = []
         resolution = torch.finfo(largest.dtype).eps * largest.double()
         blocks.append(_Block(row_moments(block, some, compared), resolution))
@@ -292,12 +292,12 @@ def _features(
         least = torch.where(positive, raw[name], torch.inf).amin(-1, keepdim=True)
         raw[f"log_{name}"] = torch.where(positive, raw[name], least).log()
     raw["position"] = torch.arange(keys, dtype=torch.float64, device=device).expand(batch, 1, keys)
-    features = {name: _standardised(values) for name, values in raw.items()}
+    features = {name: _standardise(values) for name, values in raw.items()}
     is_sink = torch.arange(keys, device=device) == first[:, None]
     # The sink, where it is left out, stays itself. Those of one kind stand side by side.
     for sink, fixed in (("out", is_sink), ("in", torch.zeros_like(is_sink))):
         for draw, lots in enumerate(shuffles):
-            index = _shuffled(lots, fixed)[:, None].expand(-1, prediction.shape[1], -1)
+            index = _shuffle_rows(lots, fixed)[:, None].expand(-1, prediction.shape[1], -1)
             for prefix in ("", "log_"):
                 features[f"{prefix}null_{sink}_{draw}"] = features[f"{prefix}prediction"].gather(-1, index)
     return features
@@ -311,7 +311,7 @@ def _but_for_rounding(values: Tensor) -> Tensor:
     return torch.where(equal, torch.ones_like(values), values)
 
 
-def _shuffled(lots: Tensor, fixed: Tensor) -> Tensor:
+def _shuffle_rows(lots: Tensor, fixed: Tensor) -> Tensor:
     """A permutation of each row's places (batch, keys) by the order of its lots, those ``fixed`` left."""
     order = torch.arange(lots.shape[1], device=lots.device).repeat(len(lots), 1)
     for row, stays in zip(range(len(lots)), fixed, strict=True):
@@ -320,7 +320,7 @@ def _shuffled(lots: Tensor, fixed: Tensor) -> Tensor:
     return order
 
 
-def _standardised(values: Tensor) -> Tensor:
+def _standardise(values: Tensor) -> Tensor:
     """Median 0 and median distance from it 1: a sink far off leaves the other tokens their digits."""
     centred = values - values.median(-1, keepdim=True).values
     typical = centred.abs().median(-1, keepdim=True).values
@@ -338,7 +338,7 @@ class _Block(NamedTuple):
 def _correlations(
     blocks: Sequence[_Block], ranked: Sequence[tuple[Tensor, Tensor]], minimum_keys: int, rank_every: int
 ) -> Iterator[tuple[Variant, Tensor]]:
-    without = joined([block.moments for block in blocks])
+    without = join_moments([block.moments for block in blocks])
     resolution = torch.cat([block.resolution for block in blocks], -1)
     enough = without.count >= minimum_keys
     sinks: tuple[tuple[Sink, RowMoments], ...] = (("out", without), ("in", without.with_first_key()))
@@ -360,7 +360,7 @@ def _correlations(
                     name
                 ]
                 for scale, prefix in (("linear", ""), ("log", "log_"))
-                for metric, given, draw, name in _compared(plain, found, sink, prefix)
+                for metric, given, draw, name in _comparisons(plain, found, sink, prefix)
             },
             Variant("recency", "log", "nothing", sink): -recency,
         }
@@ -372,7 +372,7 @@ def _correlations(
             yield variant, correlation.masked_fill(hopeless, torch.nan)
 
 
-def _compared(
+def _comparisons(
     features: Iterable[str], givens: Iterable[str], sink: Sink, prefix: str
 ) -> Iterator[tuple[str, str, int, str]]:
     """What is correlated with log-attention: metric, what is held fixed, draw, and name of the feature."""

@@ -45,11 +45,11 @@ def joint_rate(logits: Tensor, prediction: Tensor, *, minimum_keys: int = 10) ->
     weight = seen.double()
     count = weight.sum(-1, keepdim=True).clamp_min(1.0)
 
-    def centred(values: Tensor) -> Tensor:
+    def centre(values: Tensor) -> Tensor:
         inside = values.double().masked_fill(~seen, 0.0)
         return (inside - inside.sum(-1, keepdim=True) / count) * weight
 
-    z, p = centred(logits), centred(prediction[:, :, None].expand_as(logits))
+    z, p = centre(logits), centre(prediction[:, :, None].expand_as(logits))
     both, squares, total = (float((a * b).sum()) for a, b in ((z, p), (p, p), (z, z)))
     if not squares > 0 or not total > 0:
         raise InputError("joint_rate: logits or predictions do not vary over the tokens; nothing to relate.")

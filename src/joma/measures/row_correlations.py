@@ -192,7 +192,7 @@ class Scores(NamedTuple):
         return cls(scores.masked_fill(~seen, 0.0), seen if bool((seen != seen[:, :1]).any()) else seen[:, :1])
 
     @classmethod
-    def joined(cls, parts: Sequence[Scores]) -> Scores:
+    def join(cls, parts: Sequence[Scores]) -> Scores:
         """The rows of all, one after another."""
         keys = max(part.logits.shape[-1] for part in parts)
         logits, seen = zip(*(part.up_to(keys) for part in parts), strict=True)
@@ -248,7 +248,7 @@ def row_moments(scores: Scores, rows: slice, keys: KeyFeatures) -> RowMoments:
     )
 
 
-def joined(parts: Sequence[RowMoments]) -> RowMoments:
+def join_moments(parts: Sequence[RowMoments]) -> RowMoments:
     """The moments of further rows, one after another."""
     first = parts[0]
     if len(parts) == 1:

@@ -217,7 +217,7 @@ def _best_partition(s: Array, valid: NDArray[np.bool_], smallest: int) -> tuple[
             chosen = (label[better][:, :, None] == found.clusters[better][:, None, :]).any(axis=-1)
             best_label[better] = np.where(chosen, label[better], -1)
     score[held < 2 * smallest] = np.nan
-    return score, patterns, _numbered(best_label), cohesion, between, overall
+    return score, patterns, _number_clusters(best_label), cohesion, between, overall
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ def _ratio(numerator: Array, denominator: Array) -> Array:
     return result
 
 
-def _numbered(label: Integers) -> Integers:
+def _number_clusters(label: Integers) -> Integers:
     """Clusters numbered 0, 1, ... in the order of their first contexts; -1 stays."""
     contexts = label.shape[1]
     result = np.full(label.shape, -1, dtype=np.int64)

@@ -96,7 +96,7 @@ class GPTEnsemble:
             mean = squares.mean((1, 2))
             seen.append((entropy, logit, mean.sqrt(), squares.square().mean((1, 2)) / mean.square()))
         if shape.norm == "pre":
-            x = self._normed("final", x)
+            x = self._norm("final", x)
         logits = torch.bmm(x, weights["output"])
         each = F.cross_entropy(logits.flatten(0, 1), targets.reshape(-1), reduction="none")
         return each.view(networks, -1).mean(1), GPTSeen(
@@ -105,16 +105,16 @@ class GPTEnsemble:
 
     def _block(self, layer: int, x: Tensor, batch: int) -> tuple[Tensor, Tensor, Tensor]:
         weights, before = self.weights, self.shape.norm == "pre"
-        read = self._normed(f"{layer}.attention", x) if before else x
+        read = self._norm(f"{layer}.attention", x) if before else x
         mixed, entropy, logit = self._attention(layer, read, batch)
         x = x + self._drop(torch.bmm(mixed, weights[f"{layer}.mix"]))
         if not before:
-            x = self._normed(f"{layer}.attention", x)
-        read = self._normed(f"{layer}.mlp", x) if before else x
+            x = self._norm(f"{layer}.attention", x)
+        read = self._norm(f"{layer}.mlp", x) if before else x
         hidden = torch.bmm(read, weights[f"{layer}.lower"])
         hidden = F.gelu(hidden, approximate="tanh") if self.shape.activation == "gelu" else torch.relu(hidden)
         x = x + self._drop(torch.bmm(hidden, weights[f"{layer}.upper"]))
-        return (x if before else self._normed(f"{layer}.mlp", x)), entropy, logit
+        return (x if before else self._norm(f"{layer}.mlp", x)), entropy, logit
 
     def _attention(self, layer: int, x: Tensor, batch: int) -> tuple[Tensor, Tensor, Tensor]:
         networks, rows, width = x.shape
@@ -140,7 +140,7 @@ class GPTEnsemble:
         mixed = torch.matmul(self._drop(attention), value).transpose(2, 3).reshape(networks, rows, width)
         return mixed, entropy, most
 
-    def _normed(self, name: str, x: Tensor) -> Tensor:
+    def _norm(self, name: str, x: Tensor) -> Tensor:
         return F.layer_norm(x, x.shape[-1:]) * self.weights[f"{name}_gain"][:, None]
 
     def _drop(self, x: Tensor) -> Tensor:

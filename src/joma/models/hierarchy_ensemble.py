@@ -20,7 +20,7 @@ from joma.models.hierarchy import HierarchyNetwork
 
 
 @dataclass(frozen=True)
-class Arranged:
+class Arrangement:
     """The sequences of every network, their distinct tokens listed apart (``arrange``)."""
 
     distinct: Tensor
@@ -29,11 +29,11 @@ class Arranged:
     """(networks, rows, positions): where in ``distinct`` the token at each position stands."""
 
 
-def arrange(tokens: Tensor) -> Arranged:
+def arrange(tokens: Tensor) -> Arrangement:
     """List the distinct tokens of each network's sequences; ``tokens``: (networks, rows, positions)."""
     found = [torch.unique(of_one, return_inverse=True) for of_one in tokens]
     longest = max(len(distinct) for distinct, _ in found)
-    return Arranged(
+    return Arrangement(
         torch.stack([F.pad(distinct, (0, longest - len(distinct))) for distinct, _ in found]),
         torch.stack([index for _, index in found]),
     )
@@ -71,7 +71,7 @@ class HierarchyEnsemble:
         network.load_state_dict({name: weight[number].detach() for name, weight in self.weights.items()})
         return network
 
-    def __call__(self, sequences: Arranged, key_bias: Tensor) -> Tensor:
+    def __call__(self, sequences: Arrangement, key_bias: Tensor) -> Tensor:
         """Class logits (networks, rows, classes); ``key_bias``: (networks, rows, positions), added to the
         attention logits of each key (see ``joma.models.hierarchy.HierarchyNetwork``)."""
         networks, rows, positions = sequences.index.shape

@@ -62,7 +62,7 @@ class FreePairs(OneLayer):
         return self.y
 
 
-class Embedded(OneLayer):
+class EmbeddedDecoder(OneLayer):
     """The ordinary parametrisation: Y = U W_V' U', Z = U W_Q W_K' U' (or U A U', with ``factored=False``).
 
     Args:

@@ -44,7 +44,7 @@ def pair_of(runs: Sequence[Run]) -> Pair | None:
     judged = {claim.id: claim for claim in second.claims}
     claims = [(claim, judged[claim.id]) for claim in first.claims if claim.id in judged]
     tables = [run.tables["layers"] for run in runs if "layers" in run.tables]
-    layers = _merged(tables[0], tables[1], names) if len(tables) == 2 else None
+    layers = _merge(tables[0], tables[1], names) if len(tables) == 2 else None
     return Pair(names, differing, claims, layers)
 
 
@@ -57,7 +57,7 @@ def _names(first: Path, second: Path) -> tuple[str, str]:
     return str(a), str(b)
 
 
-def _merged(first: pd.DataFrame, second: pd.DataFrame, names: tuple[str, str]) -> pd.DataFrame | None:
+def _merge(first: pd.DataFrame, second: pd.DataFrame, names: tuple[str, str]) -> pd.DataFrame | None:
     keys = [key for key in _KEYS if key in first and key in second]
     shared = [name for name in first if name in second and name not in keys]
     if "layer" not in keys or not shared:

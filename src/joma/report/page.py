@@ -19,7 +19,7 @@ from joma.core.settings import Value
 from joma.instruments.neurons.page import Neuron, neurons_of
 from joma.report.answer import answer_of, in_a_line, overall, subject_of, verdict_words
 from joma.report.beside import pair_of
-from joma.report.pictures import embedded
+from joma.report.pictures import embed
 from joma.report.terminal import by_group, tally
 from joma.runs.directory import Run
 
@@ -72,7 +72,7 @@ class Section:
     neurons: list[Neuron]
     """Neurons with their contexts, where the run looked at some."""
 
-    def failed(self) -> list[Claim]:
+    def failed_claims(self) -> list[Claim]:
         """The claims that do not hold."""
         return [claim for group in self.claims.values() for claim in group if claim.verdict == "fails"]
 
@@ -107,7 +107,7 @@ def write_report(runs: Sequence[Run], path: Path, *, overwrite: bool = False) ->
     pair = pair_of(ordered)
     about_models = all(subject_of(run) == "model" for run in runs)
     claims = [claim for run in runs for claim in run.claims]
-    failed = [(section.anchor, in_a_line(c)) for section in sections for c in section.failed()]
+    failed = [(section.anchor, in_a_line(c)) for section in sections for c in section.failed_claims()]
     page = environment.get_template("page.html").render(
         sections=sections,
         pair=pair,
@@ -160,8 +160,8 @@ def _section(run: Run, number: int) -> Section:
         layers=_excerpt("layers", run.tables["layers"]) if "layers" in run.tables else None,
         tables=[] if subject == "model" else [_excerpt(key, table) for key, table in run.tables.items()],
         files=[f"{key}.parquet" for key in run.tables],
-        figure=embedded(run.directory / "figure.png"),
-        figure_dark=embedded(run.directory / "figure-dark.png"),
+        figure=embed(run.directory / "figure.png"),
+        figure_dark=embed(run.directory / "figure-dark.png"),
         alt=f"{title}. {run.settings.get('figure', '')}".strip(),
         neurons=neurons_of(run.tables),
     )

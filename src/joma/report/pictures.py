@@ -10,7 +10,7 @@ from PIL import Image
 
 from joma.core.errors import first_line
 from joma.core.files import read_bytes
-from joma.runs.tables import damaged
+from joma.runs.tables import damage_error
 
 LARGEST = 125_000
 """Bytes that a figure may take on the page in one theme."""
@@ -19,7 +19,7 @@ LARGEST_FILE, MOST_PIXELS = 50_000_000, 40_000_000
 _WIDTHS_AND_QUALITIES = ((1700, 90), (1700, 84), (1600, 80), (1450, 78), (1300, 75), (1000, 70))
 
 
-def embedded(path: Path) -> str | None:
+def embed(path: Path) -> str | None:
     """A figure as a data URI, or None where there is none; a link is not followed.
 
     The page takes the first form that is small enough; the file on disk stays as it is.
@@ -51,4 +51,4 @@ def _opaque(path: Path) -> Image.Image:
                 raise ValueError(f"it has {opened.width} times {opened.height} pixels")
             return opened.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise damaged(path, f"it is no picture that joma draws: {first_line(error)}") from error
+        raise damage_error(path, f"it is no picture that joma draws: {first_line(error)}") from error

@@ -26,7 +26,7 @@ from joma.report.answer import answer_of, subject_of, verdict_words
 from joma.report.pictures import LARGEST_FILE
 from joma.runs.directory import Run, read_run, record_run, run_experiment
 from joma.runs.job import Job
-from joma.sweeps import SweepRun
+from joma.sweeps import SweepSettings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -188,4 +188,4 @@ def run(
 
 
 def _kind(name: str) -> type[Job]:
-    return SweepRun if name == SweepRun.name() else INSTRUMENTS.get(name) or catalog.find(name)
+    return SweepSettings if name == SweepSettings.name() else INSTRUMENTS.get(name) or catalog.find(name)

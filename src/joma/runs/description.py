@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 import yaml
 
-from joma.core.errors import InputError, RunDirectoryError, shown
+from joma.core.errors import InputError, RunDirectoryError, abbreviate
 from joma.core.files import write_text
 from joma.core.plain_yaml import read_yaml
 from joma.core.settings import Value
@@ -109,7 +109,8 @@ def read_description(directory: Path) -> Description | None:
     for name in [*content.get("tables", []), content["experiment"]]:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise RunDirectoryError(
-                f"{path} names {shown(name)}, which is no name of letters, digits, _ and -; joma did not "
+                f"{path} names {abbreviate(name)}, which is no name of letters, digits, _ and -; joma did "
+                f"not "
                 "write it."
             )
     return content
@@ -139,7 +140,8 @@ def check_identity(
         before = old.get(key, list(default) if isinstance(default, tuple) else default)
         if before != new.get(key):
             raise RunDirectoryError(
-                f"{directory} was run with {key} = {shown(before)}, now it is {shown(new.get(key))}; "
+                f"{directory} was run with {key} = {abbreviate(before)}, now it is "
+                f"{abbreviate(new.get(key))}; "
                 "choose another --out, or --overwrite to start over."
             )
 

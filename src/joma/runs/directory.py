@@ -36,7 +36,7 @@ from joma.core.files import (
     whole_file,
     write_text,
 )
-from joma.core.memory import collecting
+from joma.core.memory import collect_afterwards
 from joma.core.progress import Executor
 from joma.core.settings import Value
 from joma.core.style import style
@@ -54,7 +54,7 @@ from joma.runs.description import (
 from joma.runs.executors.processes import local_processes
 from joma.runs.job import Job
 from joma.runs.parts import RunProgress, discard, holds_work, tidy_up
-from joma.runs.tables import check_file, damaged, read_table, write_table
+from joma.runs.tables import check_file, damage_error, read_table, write_table
 
 _CLAIMS = "claims.json"
 _GROWN = ".grown"
@@ -93,7 +93,7 @@ def run_experiment(
         UnfinishedError: the disk is full, or the training diverged; finished parts are kept.
     """
     job = experiment
-    with _held(directory):
+    with _hold(directory):
         description = describe(job, preset, job.preset_values(preset))
         if not (overwrite and _clear(directory)):
             _check_free(directory, description, job)
@@ -127,7 +127,7 @@ def record_run(
         RunDirectoryError: the directory holds something already, is in use, or cannot be written.
         UnfinishedError: the disk is full.
     """
-    with _held(directory):
+    with _hold(directory):
         description = describe(job, "", {})
         if not (overwrite and _clear(directory)):
             _check_free(directory, description, job)
@@ -154,7 +154,7 @@ def write_claims(
     overwrite: bool = False,
 ) -> Run:
     """A run directory of claims alone, without settings, tables or figure; found again if finished."""
-    with _held(directory):
+    with _hold(directory):
         description = {**environment(), "experiment": name, "title": title, "reproduces": "", "settings": {}}
         if not (overwrite and _clear(directory)):
             _check_free(directory, description, None)
@@ -245,7 +245,7 @@ def _read_claims(path: Path, checksum: str | None) -> list[Claim]:
             raise ValueError("it holds no list")
         return [Claim.from_dict(fields) for fields in content]
     except (ValueError, TypeError) as error:
-        raise damaged(path, str(error)) from error
+        raise damage_error(path, str(error)) from error
 
 
 def _check_free(directory: Path, description: Description, job: Job | None) -> None:
@@ -285,7 +285,7 @@ def _is_finished(directory: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _held(directory: Path) -> Iterator[None]:
+def _hold(directory: Path) -> Iterator[None]:
     """Hold the directory for this process; the system lets go when the process dies."""
     lock = FileLock(directory / _LOCK)
     holder = "another joma process"
@@ -320,7 +320,7 @@ def _write_figures(job: Job, tables: Mapping[str, pd.DataFrame], directory: Path
     # The PDF writer's font tools remark on the dates inside matplotlib's own fonts.
     logging.getLogger("fontTools").setLevel(logging.ERROR)
     # What drew a picture is tens of MB, in circles that nobody would collect before the next.
-    with collecting() as collect:
+    with collect_afterwards() as collect:
         for theme, names in _FIGURES.items():
             with style(theme):
                 figure = job.draw(tables)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from joma.core.settings import Settings, Value, setting
-from joma.core.threads import limited, usable_cores
+from joma.core.threads import limit_threads, usable_cores
 
 if TYPE_CHECKING:
     import pandas
@@ -98,43 +98,43 @@ class Job(Settings, ABC):
 
     def run(self, progress: Progress) -> dict[str, pandas.DataFrame]:
         """Measure: name of a table -> tidy table."""
-        measure: Callable[[Job, Progress], dict[str, pandas.DataFrame]] = self._beside("run").run
+        measure: Callable[[Job, Progress], dict[str, pandas.DataFrame]] = self._module_beside("run").run
         progress.threads = self.threads
-        with limited(self.threads or usable_cores()):
+        with limit_threads(self.threads or usable_cores()):
             return measure(self, progress)
 
     def draw(self, tables: Mapping[str, pandas.DataFrame]) -> Figure:
         """The figure, from the tables alone."""
-        figure: Figure = self._beside("figure").draw(self, tables)
+        figure: Figure = self._module_beside("figure").draw(self, tables)
         return figure
 
     def claims(self, tables: Mapping[str, pandas.DataFrame]) -> list[Claim]:
         """The paper's statements, judged from the tables alone."""
-        judged: list[Claim] = self._beside("claims").claims(self, tables)
+        judged: list[Claim] = self._module_beside("claims").claims(self, tables)
         return judged
 
     def answer(self, tables: Mapping[str, pandas.DataFrame]) -> list[str]:
         """One to three sentences that say what was found; empty where the claims say it all."""
         if type(self).claims is not Job.claims:
             return []  # the job brings its own claims along, with no module beside it
-        say = getattr(self._beside("claims"), "answer", None)
+        say = getattr(self._module_beside("claims"), "answer", None)
         return [] if say is None else say(self, tables)
 
-    def printed(self, tables: Mapping[str, pandas.DataFrame]) -> str:
+    def terminal_text(self, tables: Mapping[str, pandas.DataFrame]) -> str:
         """What a terminal shows beside claims and answer; empty where there is nothing more."""
         own = type(self).draw is not Job.draw
         if own or importlib.util.find_spec(f"{type(self).__module__}.text") is None:
             return ""
-        shown: str = self._beside("text").printed(self, tables)
+        shown: str = self._module_beside("text").printed(self, tables)
         return shown
 
-    def lacking(self, tables: Mapping[str, pandas.DataFrame]) -> list[str]:
+    def list_missing(self, tables: Mapping[str, pandas.DataFrame]) -> list[str]:
         """What was asked for and could not be measured, a sentence each."""
         return []
 
     def caption(self) -> str:
         """What the figure shows, for those who cannot see it."""
-        return self.title if type(self).draw is not Job.draw else str(self._beside("figure").CAPTION)
+        return self.title if type(self).draw is not Job.draw else str(self._module_beside("figure").CAPTION)
 
-    def _beside(self, module: str) -> types.ModuleType:
+    def _module_beside(self, module: str) -> types.ModuleType:
         return importlib.import_module(f"{type(self).__module__}.{module}")

@@ -50,7 +50,7 @@ class RunProgress(Progress):
         """The part's own folder below ``checkpoints/``."""
         return self.directory / _CHECKPOINTS / name
 
-    def used(self, device: str, dtype: str) -> None:
+    def note_device(self, device: str, dtype: str) -> None:
         """Note what computed beside the parts, where other processes' notes are too."""
         note = f"{device} {dtype}"
         path = self.directory / _PARTS / f"{note.replace(':', '-')}{_USED}"

@@ -39,7 +39,7 @@ def read_table(path: Path, checksum: str | None = None) -> pd.DataFrame:
             return file.read(use_threads=False).to_pandas(use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise damaged(path, reason) from error
+        raise damage_error(path, reason) from error
 
 
 def check_file(path: Path, checksum: str | None) -> None:
@@ -48,11 +48,11 @@ def check_file(path: Path, checksum: str | None) -> None:
         raise RunDirectoryError(f"{path} is no regular file of its directory; remove it and run again.")
     try:
         if checksum is not None and digest(path) != checksum:
-            raise damaged(path, "its content is not what the run wrote")
+            raise damage_error(path, "its content is not what the run wrote")
     except OSError as error:
-        raise damaged(path, error.strerror or str(error)) from error
+        raise damage_error(path, error.strerror or str(error)) from error
 
 
-def damaged(path: Path, reason: str) -> RunDirectoryError:
+def damage_error(path: Path, reason: str) -> RunDirectoryError:
     """The error for a file of a run directory that cannot be used."""
     return RunDirectoryError(f"{path} is damaged ({reason}); delete it and run again.")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from joma.core.errors import InputError, shown
+from joma.core.errors import InputError, abbreviate
 from joma.core.settings import Value, as_text
 from joma.experiments import catalog
 from joma.experiments.base import Experiment
@@ -25,7 +25,7 @@ MANY = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepRun(Job):
+class SweepSettings(Job):
     """An experiment at all settings of a grid: one run directory per cell, and their tables as one.
 
     Tables: ``cells``, one row per cell, with the settings that differ, ``status`` and ``error``; then those
@@ -89,7 +89,7 @@ class SweepRun(Job):
         for word in self.settings:
             name, _, text = word.partition("=")
             if name not in kind.fields():
-                raise InputError(f"sweep: {kind.name()} has no setting {shown(name)}.")
+                raise InputError(f"sweep: {kind.name()} has no setting {abbreviate(name)}.")
             try:
                 given[name] = kind.fields()[name].from_text(text)
             except (ValueError, OverflowError):
@@ -106,7 +106,7 @@ class SweepRun(Job):
         """
         return _cells(self)
 
-    def varied(self) -> dict[str, dict[str, Value]]:
+    def varied_settings(self) -> dict[str, dict[str, Value]]:
         """Cell -> the settings in which the cells differ, a list of one as its member."""
         cells = self.grid_cells()
         flat = [cell.flat() for cell in cells]
@@ -125,9 +125,9 @@ class SweepRun(Job):
         whole = self.whole()
         return super().caption() if whole is None else whole.caption()
 
-    def lacking(self, tables: Mapping[str, pandas.DataFrame]) -> list[str]:
+    def list_missing(self, tables: Mapping[str, pandas.DataFrame]) -> list[str]:
         """The cells that failed, each with its settings and its error."""
-        cells, varied = tables["cells"], self.varied()
+        cells, varied = tables["cells"], self.varied_settings()
         failed = cells[cells["status"] != DONE]
         return [
             f"{', '.join(f'{n} = {as_text(v)}' for n, v in varied[row.cell].items())}: {row.error}"
@@ -140,7 +140,7 @@ class SweepRun(Job):
 
 
 @functools.lru_cache(maxsize=4)
-def _cells(settings: SweepRun) -> list[Job]:
+def _cells(settings: SweepSettings) -> list[Job]:
     axes, base = axes_of(settings.grid, settings.kind()), settings.base()
     given = {word.partition("=")[0] for word in settings.settings}
     for name in sorted(given & ({*axes} | ({"seeds"} if "seed" in axes else set()))):
@@ -155,7 +155,7 @@ def _cells(settings: SweepRun) -> list[Job]:
 
 
 @functools.lru_cache(maxsize=4)
-def _whole(settings: SweepRun) -> Job | None:
+def _whole(settings: SweepSettings) -> Job | None:
     return whole_of(_cells(settings))
 
 

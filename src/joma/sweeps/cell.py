@@ -26,7 +26,7 @@ from joma.sweeps.grid import key
 
 
 @dataclass(frozen=True)
-class Failed:
+class FailedCell:
     """A cell that could not be computed."""
 
     error: str
@@ -34,7 +34,7 @@ class Failed:
     """The others would fail the same way: the disk is full."""
 
 
-def compute_cell(cell: Job, folder: Path) -> str | Failed:
+def compute_cell(cell: Job, folder: Path) -> str | FailedCell:
     """Compute a cell below ``folder``, unless it is there: its directory, or why there is none.
 
     Whoever else is computing it is waited for. What an earlier try left (checkpoints) is gone on with.
@@ -53,20 +53,20 @@ def compute_cell(cell: Job, folder: Path) -> str | Failed:
     except OSError as error:
         found = storage_error(error, work / "cell")
         full = isinstance(found, DiskFullError)
-        return Failed(one_line(str(found if full else error)), ends_all=full)
+        return FailedCell(one_line(str(found if full else error)), ends_all=full)
     except JomaError as error:
-        return Failed(one_line(str(error)), ends_all=isinstance(error, DiskFullError))
+        return FailedCell(one_line(str(error)), ends_all=isinstance(error, DiskFullError))
     except Exception as error:
-        return Failed(f"unexpected {type(error).__name__}: {first_line(error)}", ends_all=False)
+        return FailedCell(f"unexpected {type(error).__name__}: {first_line(error)}", ends_all=False)
 
 
 class _CellProgress(RunProgress):
     """Of a cell: its parts are computed one after the other, on the thread that it has."""
 
-    def used(self, device: str, dtype: str) -> None:
+    def note_device(self, device: str, dtype: str) -> None:
         """Note it for the cell, and for the sweep."""
         super().used(device, dtype)
-        RunProgress(self.directory.parent.parent).used(device, dtype)
+        RunProgress(self.directory.parent.parent).note_device(device, dtype)
 
 
 def check_cell(cell: Job, directory: Path) -> None:

@@ -11,10 +11,10 @@ import pandas as pd
 
 from joma.core.errors import DiskFullError, JomaError, RunDirectoryError, UnfinishedError, one_line
 from joma.core.files import storage_error
-from joma.core.progress import Lost, Progress
+from joma.core.progress import LostCall, Progress
 from joma.core.threads import usable_cores
 from joma.runs.job import Job
-from joma.sweeps.cell import Failed, cell_tables, check_cell, compute_cell
+from joma.sweeps.cell import FailedCell, cell_tables, check_cell, compute_cell
 from joma.sweeps.grid import DONE, FAILED, key
 
 _NAME = re.compile("[0-9a-f]{16}")
@@ -47,15 +47,15 @@ def compute_cells(cells: Sequence[Job], folder: Path, progress: Progress, label:
             check_cell(cell, folder / key(cell))
         except JomaError as error:  # it is named, and the others count
             errors[number] = one_line(str(error))
-    said = _Said(label)
+    said = _BarLabel(label)
     said.failed = len(errors)
     for attempt in range(TRIES):
         lost: dict[int, str] = {}
         for number, outcome in _outcomes(cells, left, folder, progress, said):
-            if isinstance(outcome, Lost):
+            if isinstance(outcome, LostCall):
                 lost[number] = f"its worker died ({outcome.reason}), {attempt + 1} times"
                 continue
-            if isinstance(outcome, Failed):
+            if isinstance(outcome, FailedCell):
                 if outcome.ends_all:
                     raise DiskFullError(outcome.error)
                 errors[number] = outcome.error
@@ -85,8 +85,8 @@ def at_once(cells: Sequence[Job]) -> int:
 
 
 def _outcomes(
-    cells: Sequence[Job], left: Sequence[int], folder: Path, progress: Progress, said: _Said
-) -> Iterator[tuple[int, str | Failed | Lost]]:
+    cells: Sequence[Job], left: Sequence[int], folder: Path, progress: Progress, said: _BarLabel
+) -> Iterator[tuple[int, str | FailedCell | LostCall]]:
     if not left:
         return
     workers = at_once([cells[number] for number in left])
@@ -104,7 +104,7 @@ def _outcomes(
         computed.close()
 
 
-class _Said:
+class _BarLabel:
     """What a bar says: the label, how many run (elsewhere: are to be run), and how many failed."""
 
     def __init__(self, label: str) -> None:

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 import pandas as pd
 
 from joma.core.claim import Claim
-from joma.sweeps import SweepRun
+from joma.sweeps import SweepSettings
 from joma.sweeps.grid import DONE
 
 
-def claims(settings: SweepRun, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+def claims(settings: SweepSettings, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """The experiment's, from the cells that are done; none of another grid."""
     whole = settings.whole()
     return [] if whole is None else whole.claims(tables)
 
 
-def answer(settings: SweepRun, tables: Mapping[str, pd.DataFrame]) -> list[str]:
+def answer(settings: SweepSettings, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     """How many cells are done, and what the experiment says of them."""
     status = tables["cells"]["status"]
     done = int((status == DONE).sum())

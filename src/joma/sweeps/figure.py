@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from joma.core.figures import PALETTE, panels
-from joma.sweeps import SweepRun
+from joma.sweeps import SweepSettings
 from joma.sweeps.summary import curves_of, summary
 
 CAPTION = (
@@ -23,7 +23,7 @@ _FEWEST = 3
 """Runs of which an interval is drawn: that of two is some ten times as wide as they are apart."""
 
 
-def draw(settings: SweepRun, tables: Mapping[str, pd.DataFrame]) -> Figure:
+def draw(settings: SweepSettings, tables: Mapping[str, pd.DataFrame]) -> Figure:
     """Draw the figure that ``CAPTION`` describes."""
     whole = settings.whole()
     if whole is not None:
@@ -36,7 +36,7 @@ def draw(settings: SweepRun, tables: Mapping[str, pd.DataFrame]) -> Figure:
         axes[0, 0].set_title("cells")
         return figure
     means = summary(settings, tables, name)
-    varied = [axis for axis in next(iter(settings.varied().values())) if axis != "seed"]
+    varied = [axis for axis in next(iter(settings.varied_settings().values())) if axis != "seed"]
     metrics = list(means["metric"].unique())[:_MOST_PANELS]
     columns = min(3, len(metrics))
     rows = -(-len(metrics) // columns)

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from joma.core.errors import InputError, nearest, shown
+from joma.core.errors import InputError, abbreviate, nearest
 from joma.core.settings import Field, Value, as_text
 from joma.runs.job import Job
 
@@ -31,10 +31,10 @@ def axes_of(words: Sequence[str], job: type[Job]) -> dict[str, Sequence[Value]]:
         name, equals, text = word.partition("=")
         name = name.strip().replace("-", "_")
         if not equals:
-            raise InputError(f"sweep: --grid {shown(word)} is not of the form name=1,2 or name=1..3.")
+            raise InputError(f"sweep: --grid {abbreviate(word)} is not of the form name=1,2 or name=1..3.")
         if name not in job.fields():
             raise InputError(
-                f"sweep: {job.name()} has no setting {shown(name)}; {nearest(name, job.fields())} (see: "
+                f"sweep: {job.name()} has no setting {abbreviate(name)}; {nearest(name, job.fields())} (see: "
                 f"joma sweep {job.name()} --help)"
             )
         if name in axes:
@@ -61,13 +61,13 @@ def _values(job: type[Job], field: Field, text: str) -> Sequence[Value]:
             found = [field.from_text(str(word)) for word in words]
         except (ValueError, OverflowError):
             raise InputError(
-                f"sweep: --grid {field.name}={shown(text)[1:-1]} holds what is no {field.type_name()}."
+                f"sweep: --grid {field.name}={abbreviate(text)[1:-1]} holds what is no {field.type_name()}."
             ) from None
     if not found:
         raise InputError(f"sweep: --grid {field.name}={text} holds no value; give some, or leave it out.")
     if len(set(found)) < len(found):
         raise InputError(
-            f"sweep: --grid {field.name}={shown(text)[1:-1]} holds a value twice; give each once."
+            f"sweep: --grid {field.name}={abbreviate(text)[1:-1]} holds a value twice; give each once."
         )
     for value in found:
         field.check(job.name(), value)
@@ -94,7 +94,7 @@ def as_words(grid: Mapping[str, Sequence[Value]]) -> tuple[str, ...]:
     found = []
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence):
-            raise InputError(f"sweep: grid[{name!r}] = {shown(values)} is no list of values; give one.")
+            raise InputError(f"sweep: grid[{name!r}] = {abbreviate(values)} is no list of values; give one.")
         if len(values) > MOST_CELLS:
             raise InputError(f"sweep: grid[{name!r}] has {len(values):,} values, more than {MOST_CELLS:,}.")
         found.append(f"{name}={as_text(tuple(map(as_text, values)))}")

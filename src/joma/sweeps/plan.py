@@ -11,14 +11,14 @@ import pandas as pd
 
 from joma.core.errors import JomaError, UnfinishedError
 from joma.core.files import Json
-from joma.core.progress import Lost
+from joma.core.progress import LostCall
 from joma.core.settings import Value, as_text
-from joma.core.threads import limited, usable_cores
+from joma.core.threads import limit_threads, usable_cores
 from joma.experiments.costs import in_words
 from joma.runs.executors.processes import local_processes
 from joma.runs.job import Job
 from joma.runs.parts import CELLS
-from joma.sweeps import SweepRun
+from joma.sweeps import SweepSettings
 from joma.sweeps.cells import at_once, finished_cells
 from joma.sweeps.grid import key
 
@@ -71,7 +71,7 @@ class SweepPlan:
         return f"{self.kinds.to_string(index=False, na_rep='')}\n{all_cells} cells, {left} to do: {cost}."
 
 
-def plan(settings: SweepRun, directory: Path) -> SweepPlan:
+def plan(settings: SweepSettings, directory: Path) -> SweepPlan:
     """Count the cells, and measure a few steps of one of each kind, in a process of its own."""
     cells = settings.grid_cells()
     there = finished_cells(directory / CELLS)
@@ -103,8 +103,8 @@ def plan(settings: SweepRun, directory: Path) -> SweepPlan:
 def _cost(cell: Job, cost: Callable[[Job], float] | None) -> tuple[float | None, float | None]:
     if cost is None:
         return None, None
-    ((_, outcome),) = local_processes([functools.partial(_measured, cell, cost)], 1)
-    if isinstance(outcome, Lost):
+    ((_, outcome),) = local_processes([functools.partial(_measure, cell, cost)], 1)
+    if isinstance(outcome, LostCall):
         raise UnfinishedError(
             f"the process that measured a cell was ended ({outcome.reason}; out of memory?)."
         )
@@ -113,10 +113,10 @@ def _cost(cell: Job, cost: Callable[[Job], float] | None) -> tuple[float | None,
     return outcome
 
 
-def _measured(cell: Job, cost: Callable[[Job], float]) -> tuple[float, float] | JomaError:
+def _measure(cell: Job, cost: Callable[[Job], float]) -> tuple[float, float] | JomaError:
     """Seconds and megabytes of a cell, in the process that this is called in."""
     try:
-        with limited(cell.threads or usable_cores()):
+        with limit_threads(cell.threads or usable_cores()):
             seconds = cost(cell)
     except JomaError as error:
         return error

@@ -13,16 +13,16 @@ from joma.core.settings import Value, as_text
 from joma.runs.directory import run_experiment
 from joma.runs.executors import PROCESSES, executor_of
 from joma.runs.result import JobResult
-from joma.sweeps import SweepRun
+from joma.sweeps import SweepSettings
 from joma.sweeps.grid import as_words
 from joma.sweeps.summary import curves_of, summary
 
 
 @dataclass(frozen=True, repr=False)
 class SweepResult(JobResult):
-    """A grid of runs, finished: the tables of ``joma.sweeps.SweepRun``."""
+    """A grid of runs, finished: the tables of ``joma.sweeps.SweepSettings``."""
 
-    settings: SweepRun
+    settings: SweepSettings
     directory: Path
     """Where everything lies."""
 
@@ -73,7 +73,7 @@ def sweep(
         ['done', 'done']
     """
     given = tuple(f"{name}={as_text(value)}" for name, value in sorted(settings.items()))
-    job = SweepRun(experiment=experiment, preset=preset, settings=given, grid=as_words(grid or {}))
+    job = SweepSettings(experiment=experiment, preset=preset, settings=given, grid=as_words(grid or {}))
     job.grid_cells()
     directory = user_path(out or job.directory())
     run = run_experiment(job, directory, quiet=quiet, executor=executor_of(executor))

@@ -10,12 +10,12 @@ from joma.core.errors import UnfinishedError
 from joma.core.progress import Progress
 from joma.core.settings import Value
 from joma.runs.parts import CELLS, RunProgress
-from joma.sweeps import SweepRun
+from joma.sweeps import SweepSettings
 from joma.sweeps.cells import compute_cells, tables_of
 from joma.sweeps.grid import DONE
 
 
-def run(settings: SweepRun, progress: Progress) -> dict[str, pd.DataFrame]:
+def run(settings: SweepSettings, progress: Progress) -> dict[str, pd.DataFrame]:
     """Compute what is missing, then gather.
 
     Raises:
@@ -24,7 +24,7 @@ def run(settings: SweepRun, progress: Progress) -> dict[str, pd.DataFrame]:
     """
     if not isinstance(progress, RunProgress):
         raise TypeError("a sweep needs a run directory")
-    cells, varied = settings.grid_cells(), settings.varied()
+    cells, varied = settings.grid_cells(), settings.varied_settings()
     folder = progress.directory / CELLS
     status = compute_cells(cells, folder, progress, settings.experiment)
     if not (status["status"] == DONE).any():

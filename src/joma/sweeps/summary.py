@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.stats import t as student
 
 from joma.core.errors import InputError
-from joma.sweeps import SweepRun
+from joma.sweeps import SweepSettings
 
 LEVEL = 0.95
 _NOT_KEYS = frozenset({"cell", "run", "seed", "value", "error_bound", "unit", "dtype"})
@@ -20,7 +20,7 @@ def curves_of(tables: Mapping[str, pd.DataFrame]) -> str:
     return next((name for name, table in tables.items() if {"step", "metric", "value"} <= set(table)), "")
 
 
-def summary(settings: SweepRun, tables: Mapping[str, pd.DataFrame], name: str = "") -> pd.DataFrame:
+def summary(settings: SweepSettings, tables: Mapping[str, pd.DataFrame], name: str = "") -> pd.DataFrame:
     """A row per setting, measurement and step: ``mean``, ``low`` and ``high`` (95 %, Student), ``runs``.
 
     Heads are averaged first. With one seed there is no interval.
@@ -33,7 +33,9 @@ def summary(settings: SweepRun, tables: Mapping[str, pd.DataFrame], name: str = 
         raise InputError(f"sweep: {settings.experiment} has no table of values along steps to average.")
     table = tables[name]
     varied = [
-        axis for axis in next(iter(settings.varied().values())) if axis in table and axis not in _NOT_KEYS
+        axis
+        for axis in next(iter(settings.varied_settings().values()))
+        if axis in table and axis not in _NOT_KEYS
     ]
     beside = [
         c

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from joma.core.arguments import NotFiniteError, arrays, finite, matching, numbers, positive
+from joma.core.arguments import NotFiniteError, arrays, check_broadcast, finite, numbers, positive
 from joma.core.errors import DivergenceError, InputError, nearest
 
 Array = NDArray[np.float64]
@@ -73,7 +73,7 @@ class Attention:
                 "(..., samples, tokens) and (..., tokens)."
             )
         if x.ndim > 2 and z.ndim > 1:
-            matching("Attention.scores", frequencies=x.shape[:-2], logits=z.shape[:-1])
+            check_broadcast("Attention.scores", frequencies=x.shape[:-2], logits=z.shape[:-1])
         z = z[..., None, :] / self.temperature
         if self.kind == "softmax":
             if x.min() < 0:

@@ -46,7 +46,7 @@ _NEAR, _TERMS = 2.5, 14
 
 
 @dataclass(frozen=True)
-class Bounce:
+class BlockBounce:
     """The attention entropy along the block flow from v(0) = 0, in nats."""
 
     start: float
@@ -111,7 +111,7 @@ def logits_law(times: ArrayLike, m: ArrayLike) -> Array:
     return 0.5 * lambert(np.square(size * np.expm1(-np.exp(low))))
 
 
-def bounce_law(mu: ArrayLike, *, kappa: float = 1.0) -> Bounce:
+def bounce_law(mu: ArrayLike, *, kappa: float = 1.0) -> BlockBounce:
     """Dip and rebound of the entropy of softmax(z) by the closed form of time: no integration.
 
     Args:
@@ -122,7 +122,7 @@ def bounce_law(mu: ArrayLike, *, kappa: float = 1.0) -> Bounce:
     return _least(lambda s: time_law(s, size.max()), lambda t: logits_law(t, size), size)
 
 
-def bounce_of_flow(mu: ArrayLike, *, kappa: float = 1.0) -> Bounce:
+def bounce_of_flow(mu: ArrayLike, *, kappa: float = 1.0) -> BlockBounce:
     """The same of the flow itself, solved to rounding (``joma.theory.block_salience.solve``)."""
     size = _sizes("bounce_of_flow", mu, kappa)
     return _least(lambda s: elapsed_time(size.max(), s), lambda t: solve(size, t).logits, size)
@@ -150,7 +150,7 @@ def _sizes(where: str, mu: ArrayLike, kappa: float) -> Array:
     return size
 
 
-def _least(clock: Callable[[Array], Array], logits: Callable[[Array], Array], size: Array) -> Bounce:
+def _least(clock: Callable[[Array], Array], logits: Callable[[Array], Array], size: Array) -> BlockBounce:
     """The least entropy along the course of the most salient component, by zooming in on it."""
     scale = max(float(size.max()), 1.0)
     low, high = np.log(0.02 / scale), np.log(1e3 * scale)
@@ -161,4 +161,4 @@ def _least(clock: Callable[[Array], Array], logits: Callable[[Array], Array], si
         best = int(np.argmin(course))
         low, high = grid[max(best - 1, 0)], grid[min(best + 1, points - 1)]
     end = float(entropy(0.5 * lambert(np.square(size))))
-    return Bounce(float(np.log(size.size)), float(course[best]), end, float(times[best]))
+    return BlockBounce(float(np.log(size.size)), float(course[best]), end, float(times[best]))

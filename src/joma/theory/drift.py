@@ -147,7 +147,7 @@ class Mixture:
 
 
 @dataclass(frozen=True, eq=False)
-class Planted:
+class PlantedMixture:
     """A mixture made to have a critical point: Theorem 3's setting."""
 
     mixture: Mixture
@@ -159,7 +159,7 @@ class Planted:
 
 def plant(
     law: IsotropicLaw, gate: HomogeneousGate, mu: ArrayLike, *, distance: float, rho_minus: float
-) -> Planted:
+) -> PlantedMixture:
     """Two classes whose critical point, at a fixed bias, is ``mu`` (n,).
 
     The positive class is centred at ``distance`` along mu, the negative one at 0; xi = rho_minus |mu|. The
@@ -183,4 +183,4 @@ def plant(
             f"repels (eigenvalue {c.along:.3g} along it); change rho_minus."
         )
     centres = np.stack([np.zeros_like(point), apart * point / size])
-    return Planted(Mixture(law, gate, centres, np.array([-ratio, 1.0])), below * size, c)
+    return PlantedMixture(Mixture(law, gate, centres, np.array([-ratio, 1.0])), below * size, c)

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import quad
 from scipy.special import gammaln
 
-from joma.core.arguments import arrays, finite, matching, number, numbers, positive, whole
+from joma.core.arguments import arrays, check_broadcast, finite, number, numbers, positive, whole
 from joma.core.errors import InputError
 
 Array = NDArray[np.float64]
@@ -52,7 +52,7 @@ def correlation(first: ArrayLike, second: ArrayLike, *, normalised: bool = True)
         )
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         raise InputError("correlation: a signal is not finite; remove the infinite or missing samples.")
-    matching("correlation", first=x.shape, second=y.shape)
+    check_broadcast("correlation", first=x.shape, second=y.shape)
     inner = np.asarray((x * y).sum(axis=-1), dtype=np.float64)
     if not normalised:
         return inner
@@ -186,7 +186,7 @@ def guaranteed_without_label(latent_gradient: ArrayLike, latent_feature: ArrayLi
     where = "guaranteed_without_label"
     turn = np.arccos(np.abs(_cosines(latent_gradient, "latent_gradient", where, lowest=-1)))
     c = np.arccos(_cosines(latent_feature, "latent_feature", where, lowest=0))
-    matching(where, latent_gradient=turn.shape, latent_feature=c.shape)
+    check_broadcast(where, latent_gradient=turn.shape, latent_feature=c.shape)
     return np.asarray(np.cos(turn) * np.cos(turn + c))
 
 
@@ -241,7 +241,7 @@ def gated_correlation_bound(latent_gradient: ArrayLike, latent_feature: ArrayLik
     where = "gated_correlation_bound"
     passed = _cosines(latent_gradient, "latent_gradient", where, lowest=0)
     feature = _cosines(latent_feature, "latent_feature", where, lowest=0)
-    matching(where, latent_gradient=passed.shape, latent_feature=feature.shape)
+    check_broadcast(where, latent_gradient=passed.shape, latent_feature=feature.shape)
     return np.sqrt(np.maximum(passed**2 + feature**2 - 1, 0))
 
 
@@ -348,7 +348,7 @@ def _angles(
     a = np.arccos(_cosines(label_gradient, "label_gradient", where, lowest=0))
     b = np.arccos(np.abs(_cosines(label_latent, "label_latent", where, lowest=-1)))
     c = np.arccos(_cosines(latent_feature, "latent_feature", where, lowest=0))
-    matching(where, label_gradient=a.shape, latent_feature=c.shape, label_latent=b.shape)
+    check_broadcast(where, label_gradient=a.shape, latent_feature=c.shape, label_latent=b.shape)
     return a, b, c
 
 

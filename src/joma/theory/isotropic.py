@@ -77,7 +77,7 @@ def gate_moments(law: IsotropicLaw, gate: Gate, r: float, norm: float) -> tuple[
         rho, jump = r / norm, gate.plus - gate.minus
         return gate.minus + jump * float(law.theta_1(rho)), jump * float(law.theta_2(rho))
 
-    def gated(s: float) -> float:
+    def gated_value(s: float) -> float:
         value = float(gate(norm * s + r))
         if not np.isfinite(value):
             raise InputError(
@@ -86,7 +86,7 @@ def gate_moments(law: IsotropicLaw, gate: Gate, r: float, norm: float) -> tuple[
         return value
 
     kink = -r / norm
-    return _integral(law, gated, kink), _integral(law, lambda s: s * gated(s), kink)
+    return _integral(law, gated_value, kink), _integral(law, lambda s: s * gated_value(s), kink)
 
 
 def gate_moments_printed(law: IsotropicLaw, gate: Gate, r: float, norm: float) -> tuple[float, float]:

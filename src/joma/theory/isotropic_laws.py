@@ -73,7 +73,7 @@ class IsotropicLaw(ABC):
     def _at(self, function: str, value: ArrayLike, name: str = "rho") -> Array:
         return finite(f"{self.name}: {function}", name, value)
 
-    def _told(self, function: str, value: Array) -> Array:
+    def _refuse_lost_digits(self, function: str, value: Array) -> Array:
         """A result, unless the law's quadrature or its quotients have left the floats."""
         if not np.isfinite(value).all():
             raise InputError(f"{self.name}: {function} is beyond float64 so far out; ask nearer to 0.")
@@ -89,14 +89,16 @@ class IsotropicLaw(ABC):
         """E[s; s > -rho], even in rho; >= 0, and 0 beyond the support (printed: > 0)."""
         x = np.abs(self._at("theta_2", rho))
         with np.errstate(all="ignore"):
-            return self._told("theta_2", np.exp(self._log_tail(x)) * (self._excess(x) + x))
+            return self._refuse_lost_digits("theta_2", np.exp(self._log_tail(x)) * (self._excess(x) + x))
 
     def F(self, rho: ArrayLike) -> Array:
         """E[(s + rho)_+] = theta_2 + rho theta_1 (Lemma 3), with F' = theta_1."""
         at = self._at("F", rho)
         x = np.abs(at)
         with np.errstate(all="ignore"):
-            return self._told("F", np.exp(self._log_tail(x)) * self._excess(x) + np.maximum(at, 0.0))
+            return self._refuse_lost_digits(
+                "F", np.exp(self._log_tail(x)) * self._excess(x) + np.maximum(at, 0.0)
+            )
 
     def log_theta_1(self, rho: ArrayLike) -> Array:
         """ln theta_1; -inf in the dead region."""
@@ -121,7 +123,7 @@ class IsotropicLaw(ABC):
             excess = self._excess(x)
             tail = np.exp(self._log_tail(x))
             above = (tail * excess + x) / (1.0 - np.where(at > 0, tail, 0.0))
-        return self._told("mean_excess", np.where(at > 0, above, excess))
+        return self._refuse_lost_digits("mean_excess", np.where(at > 0, above, excess))
 
     def theta_1_inverse(self, y: ArrayLike) -> Array:
         """rho with theta_1(rho) = y, 0 < y < 1."""
@@ -338,7 +340,9 @@ class RadialLaw(IsotropicLaw):
                 front * quad(lambda r: self._p0(np.hypot(s, r)) * r ** (n - 2), 0.0, end, epsrel=1e-11)[0]
             )
 
-        return self._told("density", np.vectorize(one, otypes=[float])(self._at("density", s, "s")))
+        return self._refuse_lost_digits(
+            "density", np.vectorize(one, otypes=[float])(self._at("density", s, "s"))
+        )
 
     def _sphere_tail(self, u: float) -> float:
         if self.dimension == 1:

@@ -25,7 +25,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from joma.core.arguments import matching, number, numbers, whole, wholes
+from joma.core.arguments import check_broadcast, number, numbers, whole, wholes
 from joma.core.errors import InputError
 from joma.theory.class_labels import class_table
 
@@ -103,7 +103,7 @@ def cooccurrence(
     where = "cooccurrence"
     rho, bias = _correlations(edge_correlation, where), _correlations(root_bias, where)
     levels, height = _levels(depth, ancestor_height, where)
-    matching(where, edge_correlation=rho.shape, root_bias=bias.shape, levels=(levels * height).shape)
+    check_broadcast(where, edge_correlation=rho.shape, root_bias=bias.shape, levels=(levels * height).shape)
     if np.any((height < 1) | (height > levels - 1)):
         raise InputError(
             f"{where}: ancestor_height H = {ancestor_height!r} at depth L = {depth!r}; Theorem 5 needs a "
@@ -133,7 +133,7 @@ def cooccurrence_across_root(
     where = "cooccurrence_across_root"
     rho, bias, pair = (_correlations(x, where) for x in (edge_correlation, root_bias, root_pair))
     levels = wholes(where, "depth", depth, "edges")
-    matching(
+    check_broadcast(
         where, edge_correlation=rho.shape, root_bias=bias.shape, root_pair=pair.shape, depth=levels.shape
     )
     if np.any(levels < 1):
@@ -160,7 +160,7 @@ def cooccurrence_expansion(noise: ArrayLike, *, depth: ArrayLike, ancestor_heigh
     where = "cooccurrence_expansion"
     eps = numbers(where, "noise", noise)
     levels, height = _levels(depth, ancestor_height, where)
-    matching(where, noise=eps.shape, levels=(levels * height).shape)
+    check_broadcast(where, noise=eps.shape, levels=(levels * height).shape)
     if not np.all((eps >= 0) & (eps <= 1)):
         raise InputError(f"{where}: noise eps = {noise!r:.80}; give 1 - rho, at least 0 and at most 1.")
     if np.any((height < 1) | (height > levels - 1)):
@@ -362,5 +362,5 @@ def _correlation(value: ArrayLike, where: str) -> float:
 def _levels(depth: ArrayLike, height: ArrayLike, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     levels = wholes(where, "depth", depth, "edges")
     ancestor = wholes(where, "ancestor_height", height, "edges")
-    matching(where, depth=levels.shape, ancestor_height=ancestor.shape)
+    check_broadcast(where, depth=levels.shape, ancestor_height=ancestor.shape)
     return levels, ancestor

@@ -52,7 +52,7 @@ def decay_rates(
     Softmax attention is refused: there C needs an integral over the path, which weight decay would have to
     filter too. What stays simple there is ``sum_l z_l``, which decays at rate ``alpha_z``.
     """
-    _unnormalised(attention, "decay_rates")
+    _refuse_normalised(attention, "decay_rates")
     for name, value in (("weight_decay", weight_decay), ("attention_decay", attention_decay)):
         if number("decay_rates", name, value) < 0:
             raise InputError(f"decay_rates: {name} = {value!r} must be a finite number, at least 0.")
@@ -68,7 +68,7 @@ def matched_decay(
 
     ``lambda_w eta_w / eta_z`` for linear attention, twice that for exp attention.
     """
-    _unnormalised(attention, "matched_decay")
+    _refuse_normalised(attention, "matched_decay")
     _check_rates("matched_decay", attention, weight_rate, attention_rate)
     if number("matched_decay", "weight_decay", weight_decay) < 0:
         raise InputError(f"matched_decay: weight_decay = {weight_decay!r} must be at least 0.")
@@ -191,7 +191,7 @@ def resting_coefficient(attention: Attention, *, weight_decay: float, attention_
     ``z^2 = (lambda_w / lambda_z) sum v^2`` (linear), ``z = lambda_w / (T lambda_z) sum v^2`` (exp), with no
     constant and no rates: at equal decays and rates, exp attention's logits are twice what Theorem 1 says.
     """
-    _unnormalised(attention, "resting_coefficient")
+    _refuse_normalised(attention, "resting_coefficient")
     for name, value in (("weight_decay", weight_decay), ("attention_decay", attention_decay)):
         number("resting_coefficient", name, value)
     if not (attention_decay > 0 and weight_decay > 0):
@@ -229,7 +229,7 @@ def momentum_drift(
         weight_rate: ``eta_w``.
         attention_rate: ``eta_z``.
     """
-    _unnormalised(attention, "momentum_drift")
+    _refuse_normalised(attention, "momentum_drift")
     if not 0 <= number("momentum_drift", "momentum", momentum) < 1:
         raise InputError(f"momentum_drift: momentum = {momentum!r} must lie in [0, 1).")
     v, z = _path("momentum_drift", context_weights, logits)
@@ -282,7 +282,7 @@ def _check_rates(where: str, attention: Attention, weight_rate: float, attention
     logit_coefficient(attention, weight_rate=weight_rate, attention_rate=attention_rate)  # checks their signs
 
 
-def _unnormalised(attention: Attention, where: str) -> None:
+def _refuse_normalised(attention: Attention, where: str) -> None:
     if not isinstance(attention, Attention):
         raise InputError(f"{where}: attention = {attention!r}; give an Attention.")
     if attention.kind == "softmax":

@@ -50,17 +50,19 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], Record]:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     except (SafetensorError, OSError, ValueError) as error:
-        raise _damaged(path, str(error).splitlines()[0] if str(error) else type(error).__name__) from error
+        raise _damage_error(
+            path, str(error).splitlines()[0] if str(error) else type(error).__name__
+        ) from error
     if metadata.get("format") != _FORMAT:
-        raise _damaged(path, "it was not written by this version of joma")
+        raise _damage_error(path, "it was not written by this version of joma")
     text = metadata.get("record", "")
     if metadata.get("sha256") != _digest(tensors, text):
-        raise _damaged(path, "its content does not match its digest")
+        raise _damage_error(path, "its content does not match its digest")
     record: Record = json.loads(text)
     return tensors, record
 
 
-def _damaged(path: Path, reason: str) -> RunDirectoryError:
+def _damage_error(path: Path, reason: str) -> RunDirectoryError:
     return RunDirectoryError(
         f"checkpoint {path} is damaged ({reason}); delete it to train this part anew "
         "(finished parts are kept), or run with --overwrite to start over."

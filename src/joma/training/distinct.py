@@ -254,7 +254,7 @@ def _train(
 ) -> pd.DataFrame:
     """The steps: ``losses()`` draws the next batches and gives the loss of every network, (networks,)."""
     weight = next(iter(state.weights.values()))
-    progress.used(str(weight.device), str(weight.dtype).removeprefix("torch."))
+    progress.note_device(str(weight.device), str(weight.dtype).removeprefix("torch."))
     rows: Rows = []
     first = 0
     path = None if checkpoints is None else checkpoints / "state.safetensors"

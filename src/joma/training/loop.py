@@ -99,7 +99,7 @@ def train(
     progress = progress or Progress()
     weight = next(model.parameters())
     kind = "bfloat16 autocast" if recipe.autocast else str(weight.dtype).removeprefix("torch.")
-    progress.used(str(weight.device), kind)
+    progress.note_device(str(weight.device), kind)
     wanted = frozenset(measure_at)
     batches = Batches(text.training, recipe.batch, recipe.length, recipe.order, recipe.seed)
     cross_entropy = OutputCrossEntropy()
@@ -114,7 +114,7 @@ def train(
         _set_random_state(tensors, weight.device)
         rows, first = record["rows"], record["step"]
 
-    def diverged(how: str) -> DivergenceError:
+    def divergence_error(how: str) -> DivergenceError:
         error = DivergenceError(
             f"{label}: {how} (learning rate {recipe.learning_rate:g}); lower the learning rate."
         )
@@ -137,7 +137,7 @@ def train(
                 with torch.no_grad():
                     if bool(torch.isfinite(model.hidden_states(batches[step][0].to(weight.device))).all()):
                         raise
-                raise diverged(f"the hidden states are no longer finite at step {step}") from error
+                raise divergence_error(f"the hidden states are no longer finite at step {step}") from error
         if step == recipe.steps:
             break
         if recipe.restart_optimizer and step % batches.per_epoch == 0:
@@ -150,7 +150,7 @@ def train(
             hidden.reshape(-1, model.width), model.output.weight, model.output.bias, targets.reshape(-1)
         )
         if not bool(torch.isfinite(loss)):
-            raise diverged(f"the loss became {loss.item()} at step {step}")
+            raise divergence_error(f"the loss became {loss.item()} at step {step}")
         optimizer.step(loss)
     return pd.DataFrame(rows)
 

@@ -71,7 +71,7 @@ def test_a_hub_that_sends_a_byte_a_second_is_left(tmp_path: Path, monkeypatch: p
         hub.lie = slow
         url = f"{hub.endpoint}/lab/tiny/resolve/step2/model.safetensors"
         with pytest.raises(UnfinishedError, match=r"at \d+ bytes a second, too slowly"):
-            b"".join(transport.ranged("lab/tiny", "step2", url, 0, 1000))
+            b"".join(transport.read_range("lab/tiny", "step2", url, 0, 1000))
 
 
 def test_an_answer_without_end_is_not_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from joma.instruments.monitor.alarm import ChangeAlarm, LossAlarm
 from joma.instruments.monitor.messages import states
-from joma.measures.change.detector import LEARNING, SETTLING, began, comparable, fewest_looks, looked
+from joma.measures.change.detector import LEARNING, SETTLING, add_look, began, comparable, fewest_looks
 from joma.measures.change.e_detector import DRIFT, VARIANCE, threshold
 from joma.measures.change.loss import THRESHOLD, WINDOW, LossCusum
 
@@ -48,7 +48,7 @@ def test_the_alarm_is_the_pure_detector() -> None:
     (message,) = told(values, alarm)
     state, found = began(HEADS), None
     for step, row in enumerate(values):
-        state, _ = looked(state, comparable("normalised_entropy", row), step)
+        state, _ = add_look(state, comparable("normalised_entropy", row), step)
         if found is None and state.evidence.total() >= threshold(300, 0.05):
             found = step
     assert message.step == found
@@ -64,7 +64,7 @@ def test_it_is_armed_when_it_has_looked_often_enough_and_the_run_has_settled() -
         state = began(2, 3)
         for step in range(0, first + 1, cadence):
             assert state.armed_at is None
-            state, _ = looked(state, np.ones((2, 3)), step)
+            state, _ = add_look(state, np.ones((2, 3)), step)
         assert state.armed_at == first
 
 

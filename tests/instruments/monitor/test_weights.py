@@ -16,7 +16,7 @@ from torch.distributed.tensor import distribute_tensor
 from joma.core.errors import InputError
 from joma.instruments.monitor.monitor import Monitor
 from joma.instruments.monitor.rows import gradient_norm
-from joma.instruments.monitor.weights import sharded, stable_ranks
+from joma.instruments.monitor.weights import stable_ranks, why_sharded
 
 transformers = pytest.importorskip("transformers")
 
@@ -99,7 +99,7 @@ def test_sharded_weights_are_left_out_with_the_reason(
         module = model.get_submodule(name.rpartition(".")[0])
         module.weight = nn.Parameter(distribute_tensor(weight.detach(), mesh))
         module.weight.grad = distribute_tensor(torch.ones_like(weight), mesh)
-        assert "DTensor" in sharded(model)
+        assert "DTensor" in why_sharded(model)
         assert gradient_norm(model) is None
         with (
             caplog.at_level(logging.WARNING, logger="joma"),
@@ -119,6 +119,6 @@ def test_sharded_weights_are_left_out_with_the_reason(
 
 def test_partitioned_by_zero() -> None:
     model = llama()
-    assert sharded(model) == ""
+    assert why_sharded(model) == ""
     next(model.parameters()).ds_id = 0
-    assert "partitioned by ZeRO" in sharded(model)
+    assert "partitioned by ZeRO" in why_sharded(model)

@@ -5,17 +5,17 @@ import pytest
 import torch
 from torch import nn
 
-from joma.instruments.neurons.meaning import embedding_matrix, folded, relatedness
+from joma.instruments.neurons.meaning import embedding_matrix, fold_case, relatedness
 
 
 def test_case_and_blanks_aside() -> None:
     words = [" At", "at", "In", "\n", " ", " AT", "in "]
-    same = folded(np.arange(7), lambda number: words[number])
+    same = fold_case(np.arange(7), lambda number: words[number])
     assert same.tolist() == [0, 0, 2, 3, 4, 0, 2]
 
 
 def test_ids_that_do_not_occur_stand_for_themselves() -> None:
-    assert folded(np.asarray([2, 4]), lambda number: "same").tolist() == [0, 1, 2, 3, 2]
+    assert fold_case(np.asarray([2, 4]), lambda number: "same").tolist() == [0, 1, 2, 3, 2]
 
 
 def test_embedding_matrix_of_the_only_embedding() -> None:

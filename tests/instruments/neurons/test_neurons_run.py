@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from joma.core.errors import InputError
-from joma.instruments.neurons import NeuronsRun
+from joma.instruments.neurons import NeuronsSettings
 from joma.instruments.neurons.page import neurons_of
 from joma.instruments.neurons.probe import piece_of, probe_neurons
 from joma.report.page import write_report
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     path = tmp_path_factory.mktemp("neurons")
     np.save(path / "ids.npy", TEXT)
-    job = NeuronsRun.of(
+    job = NeuronsSettings.of(
         model=str(folder), text=str(path / "ids.npy"), length=24, batch_tokens=96, top=8, show=3
     )
     return run_experiment(job, path / "run")
@@ -75,7 +75,7 @@ def test_nothing_holds_of_a_model_that_has_learned_nothing(run: Run) -> None:
 def test_untrained_networks_are_left_out_by_name(folder: Path) -> None:
     found = probe_neurons(folder, TEXT, length=24, batch_tokens=96, layers=[1], top=8, null="none")
     assert "untrained_neurons" not in found.tables
-    claims = NeuronsRun().claims(found.tables)
+    claims = NeuronsSettings().claims(found.tables)
     assert {claim.verdict for claim in claims} == {"not tested"}
     with pytest.raises(InputError, match="null = 'random' is unknown"):
         probe_neurons(folder, TEXT, null="random")
@@ -91,7 +91,7 @@ def test_a_model_as_an_object_stands_beside_its_untrained_copies_or_those_given(
 
 
 def test_text_for_the_terminal(run: Run) -> None:
-    text = NeuronsRun().printed(run.tables)
+    text = NeuronsSettings().printed(run.tables)
     assert "p<=5%" in text
     first = run.tables["contexts"].iloc[0]
     assert f"layer {first['layer']} neuron {first['neuron']}: score" in text

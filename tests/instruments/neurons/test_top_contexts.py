@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.instruments.neurons.attended import Attended
+from joma.instruments.neurons.attended import MostAttended
 from joma.instruments.neurons.top_contexts import TopContexts
 
 NEURONS, KEPT = 5, 3
@@ -13,7 +13,7 @@ NEURONS, KEPT = 5, 3
 
 def stream(
     seed: int, batches: int, top: int, usable: float, levels: int | None
-) -> tuple[TopContexts, torch.Tensor, torch.Tensor, Attended]:
+) -> tuple[TopContexts, torch.Tensor, torch.Tensor, MostAttended]:
     """Contexts kept from a stream of batches; and all of the stream at once."""
     generator = torch.Generator().manual_seed(seed)
     contexts = TopContexts(NEURONS, top=top, attended=KEPT)
@@ -26,7 +26,7 @@ def stream(
             activations = (activations * levels).round()
         may = torch.rand(batch, 7, generator=generator) < usable
         places = torch.randint(0, 7, (batch, 7, KEPT), generator=generator).to(torch.int16)
-        attended = Attended(places, torch.rand(batch, 7, KEPT, generator=generator))
+        attended = MostAttended(places, torch.rand(batch, 7, KEPT, generator=generator))
         contexts.update(activations, may, attended, first)
         first += batch
         seen.append((activations, may, attended))
@@ -34,7 +34,7 @@ def stream(
         contexts,
         torch.cat([a for a, _, _ in seen]),
         torch.cat([m for _, m, _ in seen]),
-        Attended(torch.cat([a.positions for *_, a in seen]), torch.cat([a.weights for *_, a in seen])),
+        MostAttended(torch.cat([a.positions for *_, a in seen]), torch.cat([a.weights for *_, a in seen])),
     )
 
 
@@ -79,7 +79,7 @@ def test_nan_is_kept_and_shows() -> None:
     contexts = TopContexts(2, top=2, attended=1)
     activations = torch.zeros(3, 4, 2)
     activations[1, 2, 0] = torch.nan
-    attended = Attended(torch.zeros(3, 4, 1, dtype=torch.int16), torch.zeros(3, 4, 1))
+    attended = MostAttended(torch.zeros(3, 4, 1, dtype=torch.int16), torch.zeros(3, 4, 1))
     contexts.update(activations, torch.ones(3, 4, dtype=torch.bool), attended, 0)
     assert torch.isnan(contexts.activation[0, 0])
     assert (contexts.window[0, 0], contexts.position[0, 0]) == (1, 2)
@@ -89,7 +89,7 @@ def test_nan_is_kept_and_shows() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype: torch.dtype) -> None:
     contexts = TopContexts(2, top=1, attended=1)
-    attended = Attended(torch.ones(1, 3, 1, dtype=torch.int16), torch.ones(1, 3, 1))
+    attended = MostAttended(torch.ones(1, 3, 1, dtype=torch.int16), torch.ones(1, 3, 1))
     activations = torch.tensor([[[1.0, -1.0], [3.0, -2.0], [2.0, 5.0]]], dtype=dtype)
     contexts.update(activations, torch.ones(1, 3, dtype=torch.bool), attended, 4)
     assert contexts.activation[:, 0].tolist() == [3.0, 5.0]

@@ -12,7 +12,7 @@ import torch
 import joma
 from joma.cli.main import main
 from joma.core.errors import InputError, RunDirectoryError
-from joma.instruments.probe import ProbeRun
+from joma.instruments.probe import ProbeSettings
 from joma.instruments.probe.probe import SECTIONS, probe
 from joma.instruments.probe.text import probe_sentences
 from joma.runs.directory import read_run
@@ -64,12 +64,12 @@ def test_an_untrained_network_stands_beside_the_joint_dynamics(folder: Path) -> 
     assert list(untrained.columns) == list(named.tables["joint_dynamics"].columns)
     assert not untrained["value"].equals(named.tables["joint_dynamics"]["value"])
     # The model has learned nothing itself.
-    (claim,) = [c for c in ProbeRun().claims(named.tables) if c.id == "probe.joint_dynamics"]
+    (claim,) = [c for c in ProbeSettings().claims(named.tables) if c.id == "probe.joint_dynamics"]
     assert claim.verdict == "fails"
     assert claim.null is not None
     assert any("an untrained network: 0." in sentence for sentence in probe_sentences(named.tables))
     without = probe(folder, TEXT, length=20, sections="joint_dynamics", null="none")
-    (claim,) = [c for c in ProbeRun().claims(without.tables) if c.id == "probe.joint_dynamics"]
+    (claim,) = [c for c in ProbeSettings().claims(without.tables) if c.id == "probe.joint_dynamics"]
     assert (claim.verdict, "no untrained network" in claim.evidence) == ("not tested", True)
     with pytest.raises(InputError, match="null = 'nothing' is unknown"):
         probe(folder, TEXT, null="nothing")
@@ -84,7 +84,7 @@ def test_the_prediction_has_to_exceed_an_untrained_networks(folder: Path) -> Non
     tables["joint_dynamics"]["value"] = tables["joint_dynamics"]["value"].where(~null, 0.01)
     for untrained, verdict in ((0.01, "holds"), (-0.4, "fails")):
         tables["untrained_joint_dynamics"] = rows.assign(value=untrained)
-        assert ProbeRun().claims(tables)[0].verdict == verdict
+        assert ProbeSettings().claims(tables)[0].verdict == verdict
 
 
 def test_the_model_is_as_it_was(folder: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from joma.core.errors import InputError
-from joma.instruments.reading.passes import device_of, run_batch, unwrapped
+from joma.instruments.reading.passes import device_of, run_batch, unwrap
 from joma.instruments.reading.ready import ReadyBatch
 from joma.instruments.reading.texts import TokenBatch
 from joma.instruments.watch.watch import watch
@@ -55,7 +55,7 @@ def test_wrapped_models_take_padded_batches(wrap: Any) -> None:
         run_batch(model, padded())
     assert seen.table()["value"].tolist() == expected.table()["value"].tolist()
     assert set(seen.table()["count"]) == {23}
-    assert type(unwrapped(model)) is type(plain)
+    assert type(unwrap(model)) is type(plain)
     assert device_of(model).type == "cpu"
 
 

@@ -109,14 +109,14 @@ def test_without_memory_for_gradients_the_others_are_measured(monkeypatch: pytes
 
     monkeypatch.setattr(SalienceSection, "passed", starved)
     kept: list[str] = []
-    keep = probes._kept
+    keep = probes._keep_tables
 
     def noted(names: tuple[str, ...], *rest: object) -> dict[str, pandas.DataFrame]:
         tables = keep(names, *rest)  # type: ignore[arg-type]
         kept.extend(tables)
         return tables
 
-    monkeypatch.setattr(probes, "_kept", noted)
+    monkeypatch.setattr(probes, "_keep_tables", noted)
     with pytest.raises(UnfinishedError, match="out of memory"):
         probe(language_model(), text(), null="none")
     assert {"attention", "coherence", "joint_dynamics"} <= set(kept)

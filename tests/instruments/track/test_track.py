@@ -26,7 +26,7 @@ from hub_server import Hub, serve
 from joma.checkpoints.ranks import probe_weights
 from joma.cli.main import main
 from joma.core.errors import InputError, UnfinishedError
-from joma.instruments.track import TrackRun
+from joma.instruments.track import TrackSettings
 from joma.runs.directory import run_experiment
 
 WIDTH, LAYERS = 16, 4
@@ -242,7 +242,7 @@ def test_what_a_trainer_removes_while_it_is_followed_stays(
         lambda: (checkpoint(folder / "checkpoint-4", 4), shutil.rmtree(folder / "checkpoint-2")),
     ]
 
-    def grown(settings: TrackRun, before: object) -> bool:
+    def grown(settings: TrackSettings, before: object) -> bool:
         if not moves:
             return False
         moves.pop(0)()
@@ -305,7 +305,7 @@ def test_two_series_side_by_side(stored: Path, tmp_path: Path) -> None:
 
 def test_what_is_no_series(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="name a series"):
-        TrackRun().check_complete()
+        TrackSettings().check_complete()
     with pytest.raises(InputError, match="align loss"):
         joma.track(tmp_path, align="loss")
     alone = checkpoint(tmp_path / "checkpoint-5", 5)

@@ -48,7 +48,7 @@ def test_the_null_is_the_largest_rise_that_is_not_significant(seed: int) -> None
 def test_the_spectrum_is_the_mean_power_of_cosines(points: int) -> None:
     curve = np.random.default_rng(points).normal(size=points)
     trend = slow_noise._splines(points)
-    _, rest = slow_noise._clipped(curve[None] - (curve @ trend) @ trend.T)
+    _, rest = slow_noise._clip(curve[None] - (curve @ trend) @ trend.T)
     place = (np.arange(points) + 0.5) / points
     cosines = np.sqrt(2 / points) * np.cos(np.pi * np.outer(np.arange(points), place))
     powers = (cosines @ rest[0]) ** 2
@@ -64,12 +64,12 @@ def test_the_deviation_is_that_of_the_noisiest_third_without_outliers() -> None:
     random = np.random.default_rng(3)
     rest = np.concatenate([random.normal(size=20), 3 * random.normal(size=20), random.normal(size=20)])
     rest[5] = 50.0
-    deviation, clipped = slow_noise._clipped(rest[None])
+    deviation, clipped = slow_noise._clip(rest[None])
     assert deviation[0] == pytest.approx(np.sqrt(np.mean(rest[20:40] ** 2)))
     bound = 4 * 1.4826 * np.sort(np.abs(rest[:20]))[10]
     assert clipped[0, 5] == pytest.approx(bound)
     assert np.delete(clipped[0], 5) == pytest.approx(np.delete(rest, 5))
-    few, _ = slow_noise._clipped(rest[None, 20:40])
+    few, _ = slow_noise._clip(rest[None, 20:40])
     assert few[0] == pytest.approx(np.sqrt(np.mean(rest[20:40] ** 2))), "fewer than 30 points are one part"
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joma.measures.bounce import valleys
-from joma.measures.bounce.slow_noise import _smoothed
+from joma.measures.bounce.slow_noise import _smooth_curves
 from joma.measures.bounce.valleys import dip_at, smooth, transients
 
 
@@ -37,4 +37,4 @@ def test_long_windows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("window", [1, 3, 7, 31])
 def test_many_curves_are_smoothed_as_one(window: int) -> None:
     curves = np.random.default_rng(0).normal(size=(5, 40))
-    assert _smoothed(curves, window) == pytest.approx(np.stack([smooth(one, window) for one in curves]))
+    assert _smooth_curves(curves, window) == pytest.approx(np.stack([smooth(one, window) for one in curves]))

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from joma.core.errors import InputError
 from joma.measures.change import published
-from joma.measures.change.e_detector import Evidence, gathered, threshold
-from joma.measures.change.residuals import CLIP, Moments, Past, renewed, residuals
+from joma.measures.change.e_detector import Evidence, gather_evidence, threshold
+from joma.measures.change.residuals import CLIP, Moments, Past, renew, residuals
 
 
 def first_alarm(values: np.ndarray, *, looks: int, alpha: float) -> int | None:
@@ -16,8 +16,8 @@ def first_alarm(values: np.ndarray, *, looks: int, alpha: float) -> int | None:
     past, evidence = Past.empty(values.shape[1]), Evidence.none(values.shape[1])
     bound = threshold(looks, alpha)
     for step, row in enumerate(values):
-        past, residual = renewed(past, row, learning=50)
-        evidence = gathered(evidence, residual)
+        past, residual = renew(past, row, learning=50)
+        evidence = gather_evidence(evidence, residual)
         if evidence.total() >= bound:
             return step
     return None
@@ -49,8 +49,8 @@ def test_a_head_that_falls_is_found_and_named() -> None:
     assert 150 <= found <= 165
     past, evidence = Past.empty(6), Evidence.none(6)
     for row in values[: found + 1]:
-        past, residual = renewed(past, row, learning=50)
-        evidence = gathered(evidence, residual)
+        past, residual = renew(past, row, learning=50)
+        evidence = gather_evidence(evidence, residual)
     assert evidence.strongest() == (4, -1)
     rising = first_alarm(-values, looks=250, alpha=0.05)
     assert rising == found
@@ -61,7 +61,7 @@ def test_the_detector_is_the_formula() -> None:
     series = rng.standard_normal(20)
     evidence = Evidence.none(1)
     for value in series:
-        evidence = gathered(evidence, np.array([value]), drift=0.2, variance=1.5)
+        evidence = gather_evidence(evidence, np.array([value]), drift=0.2, variance=1.5)
     r = np.zeros((2, 3))
     for value in series:
         for way, sign in enumerate((-1, 1)):
@@ -97,7 +97,7 @@ def test_residuals_of_normal_noise_have_scale_one_and_are_clipped() -> None:
 def test_long_run_variance_of_an_autoregression() -> None:
     past, moments = Past.empty(1), Moments.empty(1)
     for row in autoregression(np.random.default_rng(7), 0.5, (6000, 1)):
-        past, residual = renewed(past, row, learning=50)
+        past, residual = renew(past, row, learning=50)
         moments = moments.counting(residual)
     # (1 + a) / (1 - a) for a = .5; smoothed over some two hundred steps, and the level follows a little.
     assert 1.5 < moments.long_run_variance()[0] < 4.0

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from joma.measures.change import detector
-from joma.measures.change.detector import LEARNING, QUIET, SETTLING, Watched, began, looked
-from joma.measures.change.e_detector import Evidence, gathered
-from joma.measures.change.residuals import Moments, Past, renewed
+from joma.measures.change.detector import LEARNING, QUIET, SETTLING, DetectorState, add_look, began
+from joma.measures.change.e_detector import Evidence, gather_evidence
+from joma.measures.change.residuals import Moments, Past, renew
 
 
-def watch(values: np.ndarray, every: int = 10) -> Watched:
+def watch(values: np.ndarray, every: int = 10) -> DetectorState:
     state = began(values.shape[1])
     for number, row in enumerate(values):
-        state, _ = looked(state, row, every * number)
+        state, _ = add_look(state, row, every * number)
     return state
 
 
@@ -25,11 +25,11 @@ def by_hand(values: np.ndarray, every: int = 10) -> tuple[list[np.ndarray], Mome
     drift = variance = 0.0
     rows = []
     for number, row in enumerate(values):
-        past, residual = renewed(past, row, learning=LEARNING)
+        past, residual = renew(past, row, learning=LEARNING)
         if number < LEARNING or every * number < SETTLING:
             continue
         rows.append(residual)
-        evidence, moments = gathered(evidence, residual), moments.counting(residual)
+        evidence, moments = gather_evidence(evidence, residual), moments.counting(residual)
         known = [one for one in moments.long_run_variance() if np.isfinite(one)]
         if evidence.total() < QUIET and max(moments.counted) >= 50:
             drift = float(np.sqrt(sum(one**2 for one in moments.mean) / series))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from joma.measures.change.detector import FEWEST, LEARNING, SETTLING, began, looked
+from joma.measures.change.detector import FEWEST, LEARNING, SETTLING, add_look, began
 from joma.measures.change.e_detector import threshold
 
 
 def test_a_run_is_judged_after_enough_quiet_looks() -> None:
     rng, state = np.random.default_rng(0), began(2, 3)
     for step in range(SETTLING + FEWEST + 20):
-        state, _ = looked(state, rng.normal(size=(2, 3)), step)
+        state, _ = add_look(state, rng.normal(size=(2, 3)), step)
         if step < SETTLING + FEWEST - 1:
             assert np.isnan(state.valid()).all()
             assert np.isnan(state.drift).all()
@@ -27,7 +27,7 @@ def test_what_accelerates_from_the_start_never_alarms_as_valid(rate: float, nois
     bound, said = threshold(steps, 0.05), np.zeros(runs, dtype=bool)
     for step in range(SETTLING + LEARNING + 200):
         values = np.exp(rate * step) * (1 + noise * rng.standard_normal((runs, 1)))
-        state, _ = looked(state, values, step)
+        state, _ = add_look(state, values, step)
         beyond = (state.evidence.total() >= bound) & ~said
         assert not (state.valid()[beyond] == 1).any()
         said |= beyond

@@ -61,7 +61,7 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Found:
+class MatrixSearch:
     """The matrices of a checkpoint, and what is none or could not be told."""
 
     matrices: list[Matrix]
@@ -92,7 +92,7 @@ def role_of(name: str) -> str | None:
     return role_at(locate(name))
 
 
-def sort_out(shapes: Mapping[str, Shape], config: Config | None = None) -> Found:
+def sort_out(shapes: Mapping[str, Shape], config: Config | None = None) -> MatrixSearch:
     """What every tensor of a checkpoint is: see ``find_matrices`` for the arguments."""
     settings = config or {}
     places, nowhere = places_of(name for name, shape in shapes.items() if len(shape) >= 2)
@@ -105,7 +105,7 @@ def sort_out(shapes: Mapping[str, Shape], config: Config | None = None) -> Found
         if role is not None:
             for key in (places[name].holder, places[name].block):
                 by_holder.setdefault(key, {}).setdefault(role, shapes[name])
-    found = Found([], {}, {}, places)
+    found = MatrixSearch([], {}, {}, places)
     for name, place in places.items():
         role = roles[name]
         if role is None and name not in denied:
@@ -169,7 +169,7 @@ def _around(places: Mapping[str, Place]) -> dict[str, str]:
     }
 
 
-def _told_apart(found: Found) -> Found:
+def _told_apart(found: MatrixSearch) -> MatrixSearch:
     """No two matrices of one tower, layer, expert and role: they get their modules' names, or are unclear."""
     by_key: dict[tuple[str, int | None, str, str], list[Matrix]] = {}
     for matrix in found.matrices:

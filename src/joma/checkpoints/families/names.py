@@ -86,10 +86,10 @@ class Place:
 def canonical(name: str) -> str:
     """A tensor's name without wrappers: ``model.layers.0.mlp.up_proj.weight``."""
     parts = name.split(".")
-    return ".".join(parts[i] for i in _kept(parts))
+    return ".".join(parts[i] for i in _own_parts(parts))
 
 
-def _kept(parts: list[str]) -> list[int]:
+def _own_parts(parts: list[str]) -> list[int]:
     """The positions of the parts that are no wrappers. The last one names the tensor itself and stays."""
     kept: list[int] = []
     skip = False
@@ -140,7 +140,7 @@ def readings(name: str) -> tuple[Place, ...]:
     ``group.3.layer.0.attention``.
     """
     raw = name.split(".")
-    numbered = [piece for i in _kept(raw) for piece in _with_number(raw, i)]
+    numbered = [piece for i in _own_parts(raw) for piece in _with_number(raw, i)]
     parts, sources = [part for part, _ in numbered], [i for _, i in numbered]
     if parts[-1] in ("weight", "original", "weight_orig") and len(parts) > 1:
         parts = parts[:-1]

@@ -31,7 +31,7 @@ def norm_gain(norm: nn.Module, width: int) -> tuple[Tensor, bool]:
         normed: Tensor = norm(x.to(device, dtype)[None, None])
         return normed[0, 0].double().cpu()
 
-    def scaled(x: Tensor, centring: bool) -> Tensor:
+    def apply_norm(x: Tensor, centring: bool) -> Tensor:
         given = x.to(dtype).double()
         given = given - given.mean() if centring else given
         return given / given.square().mean().sqrt()
@@ -49,7 +49,7 @@ def norm_gain(norm: nn.Module, width: int) -> tuple[Tensor, bool]:
         raise InputError(f"{type(norm).__name__} gives nothing but a constant; its gain is zero.")
     centring = float((level - bias).abs().max()) < 1e-2 * scale
     # An entry near zero would divide by it: take that of the other vector, which is large there or nowhere.
-    first, second = scaled(centred, centring), scaled(other, centring)
+    first, second = apply_norm(centred, centring), apply_norm(other, centring)
     use_first = first.abs() >= second.abs()
     gain = torch.where(use_first, (plus - minus) / 2 / first, (random - bias) / second)
     miss = float((gain * second + bias - random).abs().max())

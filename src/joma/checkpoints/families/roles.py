@@ -96,16 +96,16 @@ _OUTSIDE = (
 )
 
 
-def _compiled(table: Iterable[tuple[str, str]]) -> list[tuple[re.Pattern[str], str]]:
+def _compile(table: Iterable[tuple[str, str]]) -> list[tuple[re.Pattern[str], str]]:
     return [(re.compile(rf"(?:{pattern})\Z"), role) for pattern, role in table]
 
 
 _COUNTED = re.compile(r"^\d+\.")  # the number of a layer of nn.Sequential that holds the matrix
 _TABLES = {
-    "attention": _compiled((("in_proj", "fused"), *_ATTENTION_NAMES, *_ONE_OF_THREE, _OUTPUT)),
-    "mlp": _compiled((*_MLP_NAMES, *_WITHIN_MLP)),
-    "block": _compiled((*_ATTENTION_NAMES, *_ONE_OF_THREE, _BLOCK_OUTPUT, *_MLP_NAMES)),
-    "outside": _compiled(_OUTSIDE),
+    "attention": _compile((("in_proj", "fused"), *_ATTENTION_NAMES, *_ONE_OF_THREE, _OUTPUT)),
+    "mlp": _compile((*_MLP_NAMES, *_WITHIN_MLP)),
+    "block": _compile((*_ATTENTION_NAMES, *_ONE_OF_THREE, _BLOCK_OUTPUT, *_MLP_NAMES)),
+    "outside": _compile(_OUTSIDE),
 }
 
 

@@ -48,7 +48,7 @@ _ALWAYS = 64 << 20
 """Bytes that a tensor may take whatever the size of its file."""
 
 
-def _damaged(path: Path, reason: str) -> InputError:
+def _damage_error(path: Path, reason: str) -> InputError:
     return InputError(f"{path} is damaged or not what its name says ({reason}); download or save it again.")
 
 
@@ -71,7 +71,7 @@ class SafetensorsShard(Shard):
                 stored = str(record["dtype"])
                 begin, end = (int(offset) for offset in record["data_offsets"])
             except (TypeError, KeyError, ValueError) as error:
-                raise _damaged(path, f"the header's record of {name!r} is malformed") from error
+                raise _damage_error(path, f"the header's record of {name!r} is malformed") from error
             self._check(name, shape, stored, begin, end)
             self._ranges[name] = (data + begin, data + end)
             known = stored in SAFETENSORS_TYPES
@@ -85,14 +85,14 @@ class SafetensorsShard(Shard):
         with open(self.path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(_LONGEST_HEADER, size - 8):
-                raise _damaged(self.path, f"its header of {length} bytes does not fit into {size} bytes")
+                raise _damage_error(self.path, f"its header of {length} bytes does not fit into {size} bytes")
             text = file.read(length)
         try:
             header = parse_json(text)
         except ValueError as error:
-            raise _damaged(self.path, f"its header is not JSON ({error})") from error
+            raise _damage_error(self.path, f"its header is not JSON ({error})") from error
         if not isinstance(header, dict):
-            raise _damaged(self.path, "its header is not a table of tensors")
+            raise _damage_error(self.path, "its header is not a table of tensors")
         return header, 8 + length
 
     def _absent(self, header: dict[str, Any]) -> dict[str, TensorEntry]:
@@ -109,7 +109,7 @@ class SafetensorsShard(Shard):
                 for name, (stored, shape) in told.items()
             }
         except (ValueError, TypeError) as error:
-            raise _damaged(self.path, "what it says of absent tensors is malformed") from error
+            raise _damage_error(self.path, "what it says of absent tensors is malformed") from error
 
     def _check(self, name: str, shape: tuple[int, ...], stored: str, begin: int, end: int) -> None:
         if stored in SAFETENSORS_TYPES:
@@ -117,7 +117,7 @@ class SafetensorsShard(Shard):
         else:  # newer than this reader, or empty: only this tensor cannot be read
             expected = max(end - begin, 0)
         if min(shape, default=0) < 0 or begin < 0 or end - begin != expected:
-            raise _damaged(
+            raise _damage_error(
                 self.path,
                 f"{name!r} of shape {shape} and type {stored} takes {expected} bytes, not {end - begin}",
             )
@@ -126,12 +126,12 @@ class SafetensorsShard(Shard):
         size, position = self.path.stat().st_size, data
         for name, (begin, end) in sorted(self._ranges.items(), key=lambda item: item[1]):
             if begin != position:
-                raise _damaged(self.path, f"{name!r} does not begin where the tensor before it ends")
+                raise _damage_error(self.path, f"{name!r} does not begin where the tensor before it ends")
             position = end
         if position != size:
             missing = position - size
             reason = f"{missing} bytes are missing" if missing > 0 else f"{-missing} bytes too many"
-            raise _damaged(self.path, f"{reason} at its end")
+            raise _damage_error(self.path, f"{reason} at its end")
 
     def read(self, name: str, room: Room | None = None) -> Tensor:
         """A copy of one tensor, in ``room`` where there is one."""
@@ -147,7 +147,7 @@ class SafetensorsShard(Shard):
             while done < len(view):  # one call reads at most 2 GiB
                 count = file.readinto(view[done:])
                 if not count:
-                    raise _damaged(self.path, f"it ends within {name!r}")
+                    raise _damage_error(self.path, f"it ends within {name!r}")
                 done += count
         return content.view(SAFETENSORS_TYPES[entry.dtype]).reshape(entry.shape)
 
@@ -165,7 +165,7 @@ class PickledShard(Shard):
         if mapped:
             self._check_archive()
         elif _head(path) == b"PK":
-            raise _damaged(path, "the archive's directory at its end is missing: it is truncated")
+            raise _damage_error(path, "the archive's directory at its end is missing: it is truncated")
         try:
             if mapped and _is_script(path):
                 raise HostileError("a program of TorchScript")
@@ -176,7 +176,7 @@ class PickledShard(Shard):
                 "author for safetensors, or for a file of tensors alone."
             ) from error
         except Exception as error:  # whatever the program of a malformed pickle comes to
-            raise _damaged(path, _first_sentence(error)) from error
+            raise _damage_error(path, _first_sentence(error)) from error
         self._tensors, self.asides = state_of(content)
         self.counts = counts_of(content)
         if not self._tensors:
@@ -191,7 +191,7 @@ class PickledShard(Shard):
             with zipfile.ZipFile(self.path) as archive:
                 records = archive.infolist()
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-            raise _damaged(
+            raise _damage_error(
                 self.path, f"the archive's directory cannot be read: {_first_sentence(error)}"
             ) from error
         if any(record.compress_type != zipfile.ZIP_STORED for record in records):
@@ -202,7 +202,7 @@ class PickledShard(Shard):
         size = self.path.stat().st_size
         for record in records:
             if record.file_size > size or record.header_offset > size:
-                raise _damaged(
+                raise _damage_error(
                     self.path, f"{record.filename!r} of {record.file_size:,} bytes is larger than the file"
                 )
             if record.filename.endswith("data.pkl") and record.file_size > _LONGEST_PICKLE:
@@ -274,12 +274,12 @@ class GgufShard(Shard):
         gguf = importlib.import_module("gguf")
         with open(path, "rb") as file:
             if file.read(4) != b"GGUF":
-                raise _damaged(path, "it does not begin with GGUF")
+                raise _damage_error(path, "it does not begin with GGUF")
         try:
-            reader = _bounded(gguf.GGUFReader)(path)
+            reader = _bound_reader(gguf.GGUFReader)(path)
         except Exception as error:
             # The reader has no errors of its own: a damaged file fails wherever its bytes lead.
-            raise _damaged(path, f"{type(error).__name__}: {_first_sentence(error)}") from error
+            raise _damage_error(path, f"{type(error).__name__}: {_first_sentence(error)}") from error
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
         self.config = _gguf_sizes(reader)
         self.entries: Mapping[str, TensorEntry] = {
@@ -303,7 +303,7 @@ class GgufShard(Shard):
         return torch.tensor(values, dtype=torch.float32).reshape(self.entries[name].shape)
 
 
-def _bounded(reader: Any) -> Any:
+def _bound_reader(reader: Any) -> Any:
     """The package's reader, but with an end: a file that promises 2^40 entries would keep it for days."""
 
     def get(self: Any, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> object:

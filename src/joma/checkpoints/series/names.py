@@ -117,7 +117,7 @@ def place_of(name: str) -> Place | None:
     parts = _without_suffix(name).split("/")
     for number in range(len(parts), 0, -1):
         part = parts[number - 1]
-        if (told := _counted(part)) is not None and (step := _value(told[0])) is not None:
+        if (told := _count_in(part)) is not None and (step := _value(told[0])) is not None:
             match, unit = told
             path = "/".join(parts[:number])
             stage, branch = (list(pattern.finditer(path))[-1:] for pattern in (_STAGE, _BRANCH))
@@ -145,7 +145,7 @@ def _without_suffix(name: str) -> str:
     return name
 
 
-def _counted(part: str) -> tuple[re.Match[str], str] | None:
+def _count_in(part: str) -> tuple[re.Match[str], str] | None:
     """What is counted in a part of a path, and its unit."""
     if two := _EPOCH_AND_UPDATES.search(part):
         return two, "step"

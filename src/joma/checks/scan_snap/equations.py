@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from joma.core.claim import Claim, statements, within_error
 from joma.data.next_token import NextTokenData, graded_tokens
-from joma.theory.scan_snap.equations import attended, predictions, unit, velocities
+from joma.theory.scan_snap.equations import attended_mass, predictions, unit, velocities
 
 Floats = NDArray[np.float64]
 
@@ -42,7 +42,7 @@ def snap_dynamics() -> list[Claim]:
 
     def likelihood(state: Floats) -> float:
         decoder_, logits = state[: y.size].reshape(y.shape), state[y.size :].reshape(z.shape)
-        features = unit(attended(data.conditional, logits[data.last_of_next]))
+        features = unit(attended_mass(data.conditional, logits[data.last_of_next]))
         alpha = predictions(decoder_, features)
         return float(data.prior @ np.log(alpha[np.arange(data.classes), np.arange(data.classes)]))
 
@@ -50,7 +50,7 @@ def snap_dynamics() -> list[Claim]:
     exact = np.concatenate([v.decoder.ravel(), v.logits.ravel()])
 
     # The softmax's own derivative is diag(b) - b b^T; the slides keep diag(b) and lose nothing.
-    mass = attended(data.conditional, z[data.last_of_next])
+    mass = attended_mass(data.conditional, z[data.last_of_next])
     gap = 0.0
     for c, f, g in zip(mass, v.features, v.backpropagated, strict=True):
         projected = (np.eye(f.size) - np.outer(f, f)) / np.linalg.norm(c) @ g
@@ -78,11 +78,13 @@ def snap_lemma2() -> list[Claim]:
         b = np.exp(z[sequence]) / np.exp(z[sequence]).sum()
         identity = max(identity, float(np.abs(x.T @ np.diag(b) @ x - np.diag(x.T @ b)).max()))
         counts = np.bincount(sequence, minlength=data.contextual_tokens)
-        identity = max(identity, float(np.abs(attended(counts, z) - x.T @ b).max()))
+        identity = max(identity, float(np.abs(attended_mass(counts, z) - x.T @ b).max()))
     lengths = np.array([100, 1000, 10_000, 100_000])
-    limit = attended(data.conditional[0], z)
+    limit = attended_mass(data.conditional[0], z)
     errors = [
-        np.sqrt(((attended(data.sample_counts(2000, length, random)[1], z) - limit) ** 2).sum(axis=1).mean())
+        np.sqrt(
+            ((attended_mass(data.sample_counts(2000, length, random)[1], z) - limit) ** 2).sum(axis=1).mean()
+        )
         for length in lengths
     ]
     slope = float(np.polyfit(np.log(lengths), np.log(errors), 1)[0])

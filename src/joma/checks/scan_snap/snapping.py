@@ -39,7 +39,7 @@ def snap_theorem4() -> list[Claim]:
     eta_y, eta_z, classes, outputs, constant = 1.0, 0.05, 3, 200, 5.0
     times = np.concatenate([[0.0], np.geomspace(1.0, 1e6, 20)])
 
-    truth = _hypothesised(times, eta_y, eta_z, classes, outputs, constant)
+    truth = _integrate_hypothesis(times, eta_y, eta_z, classes, outputs, constant)
     sizes: Sizes = {"eta_y": eta_y, "eta_z": eta_z, "classes": classes, "outputs": outputs}
     formula = snapping.gain(times, **sizes, constant=constant)
     printed = snapping.gain_printed(times[1:], **sizes, constant=constant)
@@ -110,7 +110,7 @@ class Sizes(TypedDict):
     outputs: int
 
 
-def _hypothesised(
+def _integrate_hypothesis(
     times: Floats, eta_y: float, eta_z: float, classes: int, outputs: int, constant: float
 ) -> Floats:
     """B(t) by integrating the hypothesis itself: B' = eta_Z h (1 - alpha) e^(-4B) / C0."""
@@ -128,7 +128,7 @@ def _hypothesised(
 def _early_error() -> float:
     """How far the early form is from the hypothesis's own course at two early times, relative."""
     times = np.array([0.0, 1e-2, 1.0])
-    truth = _hypothesised(times, 1.0, 20.0, 3, 100_000, 5.0)
+    truth = _integrate_hypothesis(times, 1.0, 20.0, 3, 100_000, 5.0)
     early = snapping.scanning_gain(times, eta_y=1.0, eta_z=20.0, classes=3, constant=5.0)
     return float(np.abs(early[1:] / truth[1:] - 1).max())
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from joma.core.errors import InputError, shown
+from joma.core.errors import InputError, abbreviate
 from joma.core.settings import Field, Value, as_text
 
 _HELP = ("-h", "--help")
@@ -41,7 +41,7 @@ class Grammar:
         Raises:
             InputError: an unknown option, a value of another type, an option without its value.
         """
-        plain, wants_help = self._joined(list(words))
+        plain, wants_help = self._join_values(list(words))
         if wants_help:
             return None
         # Words without a name first: argparse takes those that belong together in one row alone.
@@ -49,7 +49,7 @@ class Grammar:
         texts, unknown = self._parser().parse_known_args(plain)
         if unknown:
             first = next((word for word in unknown if word.startswith("-")), unknown[0])
-            raise InputError(f"{self.command}: unknown argument {shown(first)}; {self._near(first)}")
+            raise InputError(f"{self.command}: unknown argument {abbreviate(first)}; {self._near(first)}")
         return {name: self._value(self.fields[name], text) for name, text in vars(texts).items()}
 
     def help(self, defaults: Mapping[str, Value]) -> str:
@@ -80,7 +80,7 @@ class Grammar:
                     found[field.short] = field
         return found
 
-    def _joined(self, words: list[str]) -> tuple[list[str], bool]:
+    def _join_values(self, words: list[str]) -> tuple[list[str], bool]:
         """Each option and its value as one word, ``--option=value``; and whether help was asked for."""
         options = self._options()
         plain: list[str] = []

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from joma.cli.words.options import JobOptions
-from joma.core.errors import InputError, nearest, shown
+from joma.core.errors import InputError, abbreviate, nearest
 from joma.core.files import Json
 from joma.core.plain_yaml import read_yaml
 from joma.core.settings import Field, Value
 from joma.runs.job import Job
 
 
-def configured(given: Mapping[str, Value], job: type[Job], *options: Field) -> dict[str, Value]:
+def read_config(given: Mapping[str, Value], job: type[Job], *options: Field) -> dict[str, Value]:
     """What the file that the words name sets: settings of the job, and these options.
 
     Raises:
@@ -28,7 +28,9 @@ def configured(given: Mapping[str, Value], job: type[Job], *options: Field) -> d
     for key, value in _content(path, job, fields).items():
         name = str(key).replace("-", "_")
         if name not in fields:
-            raise InputError(f"{path}: {job.name()} has no setting {shown(name)}; {_advice(name, fields)}")
+            raise InputError(
+                f"{path}: {job.name()} has no setting {abbreviate(name)}; {_advice(name, fields)}"
+            )
         try:
             found[name] = fields[name].from_file(value)
         except (ValueError, OverflowError):
@@ -46,7 +48,7 @@ def _content(path: str, job: type[Job], fields: Mapping[str, Field]) -> dict[str
     if "experiment" not in content or not isinstance(settings, dict):
         return content
     if content["experiment"] != job.name():
-        raise InputError(f"{path} is of a run of {shown(content['experiment'])}, not of {job.name()!r}.")
+        raise InputError(f"{path} is of a run of {abbreviate(content['experiment'])}, not of {job.name()!r}.")
     kept = {"preset": content["preset"]} if content.get("preset") and "preset" in fields else {}
     return {**kept, **settings}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from joma.cli.words.arguments import Grammar
-from joma.cli.words.config import configured
-from joma.cli.words.options import JobCall, RunOptions, divided, together
+from joma.cli.words.config import read_config
+from joma.cli.words.options import JobCall, RunOptions, all_fields, divide_options
 from joma.core.errors import InputError, one_line
 from joma.experiments import catalog
 from joma.experiments.base import Experiment
@@ -27,17 +27,17 @@ def read(command: str, summary: str, words: list[str]) -> JobCall | None:
     grammar = Grammar(
         name,
         _first_paragraph(experiment),
-        together(RunOptions, experiment),
+        all_fields(RunOptions, experiment),
         f"It costs (processor time of one core): {cost}.",
     )
     given = grammar.values([word for word in words if word not in ("-h", "--help")]) or {}
-    given = {**configured(given, experiment, RunOptions.fields()["preset"]), **given}
+    given = {**read_config(given, experiment, RunOptions.fields()["preset"]), **given}
     preset = str(given.pop("preset", "quick"))
     values = experiment.preset_values(preset)
     if {"-h", "--help"} & set(words):
         print(grammar.help({"out": f"runs/{experiment.name()}", "preset": preset, **values}), end="")
         return None
-    options, settings = divided(RunOptions, given)
+    options, settings = divide_options(RunOptions, given)
     return JobCall(experiment.from_preset(preset, **settings), options, preset)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from joma.cli.words.arguments import Grammar
-from joma.cli.words.config import configured
-from joma.cli.words.options import InstrumentOptions, JobCall, TrackOptions, divided, together
+from joma.cli.words.config import read_config
+from joma.cli.words.options import InstrumentOptions, JobCall, TrackOptions, all_fields, divide_options
 from joma.cli.words.piped import PIPED, piped_text
 from joma.core.files import user_path
 from joma.experiments.costs import TOKENS, all_measured, in_words
@@ -31,12 +31,12 @@ def read(command: str, summary: str, words: list[str]) -> JobCall | None:
     """An instrument with its settings; None where help was asked for, and shown."""
     kind = INSTRUMENTS[command]
     options_of = _OPTIONS.get(command, InstrumentOptions)
-    grammar = Grammar(command, summary, together(options_of, kind), _cost(command))
+    grammar = Grammar(command, summary, all_fields(options_of, kind), _cost(command))
     given = grammar.values(words)
     if given is None:
         print(grammar.help({"out": f"runs/{command}-MODEL"}), end="")
         return None
-    options, settings = divided(options_of, {**configured(given, kind), **given})
+    options, settings = divide_options(options_of, {**read_config(given, kind), **given})
     job = kind.of(**settings)
     job.check_complete()
     if job.reading.text == PIPED:

@@ -139,14 +139,16 @@ def read(command: str, summary: str, words: list[str]) -> Settings | None:
     return kind.of(**values)
 
 
-def together(options: type[JobOptions], job: type[Job]) -> dict[str, Field]:
+def all_fields(options: type[JobOptions], job: type[Job]) -> dict[str, Field]:
     """The job's positional settings, the options, the other settings; a name means one of them."""
     ordered = sorted(job.fields().items(), key=lambda item: not item[1].positional)
     first = {name: field for name, field in ordered if field.positional}
     return first | dict(options.fields()) | dict(ordered)
 
 
-def divided(options: type[JobOptions], given: Mapping[str, Value]) -> tuple[JobOptions, dict[str, Value]]:
+def divide_options(
+    options: type[JobOptions], given: Mapping[str, Value]
+) -> tuple[JobOptions, dict[str, Value]]:
     """The options, and what is left: the job's settings."""
     own = {name: value for name, value in given.items() if name in options.fields()}
     return options.of(**own), {name: value for name, value in given.items() if name not in own}

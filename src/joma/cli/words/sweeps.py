@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from joma.cli.words.arguments import Grammar
-from joma.cli.words.config import configured
-from joma.cli.words.options import JobCall, SweepOptions, divided, together
+from joma.cli.words.config import read_config
+from joma.cli.words.options import JobCall, SweepOptions, all_fields, divide_options
 from joma.core.errors import InputError
 from joma.core.settings import as_text
 from joma.experiments import catalog
-from joma.sweeps import SweepRun
+from joma.sweeps import SweepSettings
 
 _GRID = "--grid"
 
@@ -32,10 +32,10 @@ def read(command: str, summary: str, words: list[str]) -> JobCall | None:
         raise InputError("sweep: name the experiment first, then its grid and settings (see: joma list).")
     kind = catalog.find(words[0])
     grid, rest = _divide(words[1:])
-    grammar = Grammar(f"sweep {words[0]}", f"{summary}: {kind.title}", together(SweepOptions, kind))
+    grammar = Grammar(f"sweep {words[0]}", f"{summary}: {kind.title}", all_fields(SweepOptions, kind))
     given = grammar.values([word for word in rest if word not in ("-h", "--help")]) or {}
-    given = {**configured(given, kind, SweepOptions.fields()["preset"]), **given}
-    options, settings = divided(SweepOptions, given)
+    given = {**read_config(given, kind, SweepOptions.fields()["preset"]), **given}
+    options, settings = divide_options(SweepOptions, given)
     assert isinstance(options, SweepOptions)
     if {"-h", "--help"} & set(rest):
         print(
@@ -43,7 +43,7 @@ def read(command: str, summary: str, words: list[str]) -> JobCall | None:
         )
         return None
     named = tuple(f"{name}={as_text(value)}" for name, value in sorted(settings.items()))
-    job = SweepRun(experiment=kind.name(), preset=options.preset, settings=named, grid=grid)
+    job = SweepSettings(experiment=kind.name(), preset=options.preset, settings=named, grid=grid)
     job.grid_cells()
     return JobCall(job, options, options.preset)
 

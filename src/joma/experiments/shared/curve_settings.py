@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 
 from joma.core.errors import InputError
 from joma.core.files import is_there, user_path
-from joma.experiments.shared.decoder_settings import DecoderGrid, otherwise
+from joma.experiments.shared.decoder_settings import DecoderGrid, redefine
 from joma.runs.job import setting
 
 TOGETHER = 5
@@ -36,8 +36,8 @@ class CurveSettings(DecoderGrid, ABC):
 
     costless: ClassVar[frozenset[str]] = frozenset({"seed", "learning_rate", "dropout", "clip"})
 
-    corpus: str = otherwise("world-english-bible", "corpus")
-    vocabulary_size: int | None = otherwise(1000, "vocabulary_size")
+    corpus: str = redefine("world-english-bible", "corpus")
+    vocabulary_size: int | None = redefine(1000, "vocabulary_size")
     tokenizer: str = setting(
         "words", "'words' (basic English), or a Hugging Face tokenizer: hub id or folder"
     )
@@ -54,7 +54,7 @@ class CurveSettings(DecoderGrid, ABC):
     measure_every: int = setting(
         50, "steps between measurements (up to 25 times as dense at first)", at_least=1
     )
-    windows: int | None = otherwise(200, "windows")
+    windows: int | None = redefine(200, "windows")
     device: str = setting(
         "cpu", "where decoders are trained: cpu, cuda, cuda:1, or auto (CUDA if there is one)"
     )

@@ -51,7 +51,7 @@ def train_curves(
     """
     text = read_text(settings)
     if shuffled:
-        text = text.shuffled(settings.seed)
+        text = text.shuffle(settings.seed)
     held_out = held_out_text(settings, text)
 
     def measure(model: Decoder, step: int) -> Rows:
@@ -116,7 +116,7 @@ def find_bounces(curves: pd.DataFrame, every: int, *, pooled: bool) -> pd.DataFr
     keys = (
         [name for name in SETTING if not (pooled and name == "depth")] + ["metric"] + ["layer"] * (not pooled)
     )
-    together = _together(even_steps, keys)
+    together = _judge_together(even_steps, keys)
     for (run, metric, layer), part in of_layers.groupby(["run", "metric", "layer"], sort=True):
         curve = part.groupby("step")["value"].mean()
         even = curve[curve.index % every == 0]
@@ -155,7 +155,7 @@ def find_bounces(curves: pd.DataFrame, every: int, *, pooled: bool) -> pd.DataFr
     return pd.DataFrame(rows)
 
 
-def _together(curves: pd.DataFrame, keys: list[str]) -> dict[tuple[Hashable, ...], Bounce]:
+def _judge_together(curves: pd.DataFrame, keys: list[str]) -> dict[tuple[Hashable, ...], Bounce]:
     """Values of the keys -> dip and rebound of all runs together, where there are enough of one length."""
     found: dict[tuple[Hashable, ...], Bounce] = {}
     for key, part in curves.groupby(keys, sort=False):

@@ -114,7 +114,7 @@ class TrainsDecoders(DecoderGrid, ABC):
         return self.learning_rate
 
 
-def otherwise(default: Any, name: str, **limits: Any) -> Any:
+def redefine(default: Any, name: str, **limits: Any) -> Any:
     """The field ``name`` of ``TrainsDecoders`` with another default (and other limits)."""
     metadata = TrainsDecoders.__dataclass_fields__[name].metadata
     return dataclasses.field(

@@ -106,6 +106,6 @@ def train_decoder(
     return rows.assign(run=name, depth=depth, seed=seed)
 
 
-def gathered(parts: dict[str, pd.DataFrame]) -> pd.DataFrame:
+def gather(parts: dict[str, pd.DataFrame]) -> pd.DataFrame:
     """The tables of all runs as one, in the order of their names."""
     return pd.concat([parts[name] for name in sorted(parts)], ignore_index=True)

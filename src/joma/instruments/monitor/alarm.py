@@ -20,7 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from joma.instruments.monitor.messages import Entry, Kind, Message, place, seen_in
-from joma.measures.change.detector import FEWEST, Watched, began, comparable, looked
+from joma.measures.change.detector import FEWEST, DetectorState, add_look, began, comparable
 from joma.measures.change.e_detector import DRIFT, VARIANCE, WEIGHTS, Evidence, threshold
 from joma.measures.change.loss import WINDOW, LossCusum
 from joma.measures.change.residuals import Moments, Past
@@ -46,7 +46,7 @@ class ChangeAlarm:
     alpha: float
     keys: list[tuple[str, str, int, int]] = field(default_factory=list)
     """(metric, module, call, head) of each series; fixed by the first look."""
-    watched: Watched = field(default_factory=lambda: began(0))
+    watched: DetectorState = field(default_factory=lambda: began(0))
     quiet: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, 0), dtype=np.int64))
     """Last step at which each series, falling and rising, was no farther out than the bound allows."""
     raised: int | None = None
@@ -63,7 +63,7 @@ class ChangeAlarm:
             self.watched = began(len(values))
             self.quiet = np.full((2, len(values)), step, dtype=np.int64)
         row = np.array([values.get(key, np.nan) for key in self.keys])
-        self.watched, residual = looked(self.watched, row, step)
+        self.watched, residual = add_look(self.watched, row, step)
         # What still teaches what the past is says nothing, and is as quiet as can be.
         signed = np.nan_to_num(np.stack([-residual, residual]))
         self.quiet[signed <= DRIFT] = step
@@ -152,7 +152,7 @@ class ChangeAlarm:
             raise ValueError("its series are not those of its keys")
         past = {name: np.array(value, dtype=float) for name, value in kept["past"].items()}
         moments = {name: np.array(value, dtype=float) for name, value in kept["moments"].items()}
-        self.watched = Watched(
+        self.watched = DetectorState(
             Past(**{**past, "known": past["known"].astype(np.int64)}),
             Moments(**{**moments, "counted": moments["counted"].astype(np.int64)}),
             Evidence(

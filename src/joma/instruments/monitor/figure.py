@@ -46,7 +46,7 @@ def draw_monitor(table: pd.DataFrame, messages: Sequence[Message]) -> Figure:
         for message in messages:
             if message.kind in ("alarm", "not valid", "not judged"):
                 axis.axvline(message.step, color=_MARKS[message.kind][1], lw=1, ls="--")
-    _told(axes[0, 0], messages)
+    _mark_messages(axes[0, 0], messages)
     axes[-1, 0].set_xlabel("step")
     return figure
 
@@ -80,7 +80,7 @@ def _logarithmic(axis: Axes) -> None:
     axis.yaxis.set_minor_formatter(PLAIN if high < 100 * low else NullFormatter())
 
 
-def _told(axis: Axes, messages: Sequence[Message]) -> None:
+def _mark_messages(axis: Axes, messages: Sequence[Message]) -> None:
     for order, kind in enumerate(reversed(_MARKS)):  # alarms lie on top
         marker, colour, words = _MARKS[kind]
         steps = [message.step for message in messages if message.kind == kind]

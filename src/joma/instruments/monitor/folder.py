@@ -50,7 +50,7 @@ class Folder:
     _lock: FileLock | None = None
 
     @classmethod
-    def opened(cls, path: Path, facts: dict[str, Any]) -> Folder:
+    def open(cls, path: Path, facts: dict[str, Any]) -> Folder:
         """A new folder, or that of the same run, to be continued; no other monitor can write there.
 
         Raises:

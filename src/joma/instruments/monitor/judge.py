@@ -50,7 +50,7 @@ class Judge:
         first = self.change.watched.first
         return first_alarm(first if first >= 0 else -(-max(following, 0) // every) * every, every)
 
-    def again(self, table: pd.DataFrame) -> None:
+    def replay(self, table: pd.DataFrame) -> None:
         """Be as after these rows and no others: what comes again must not count twice."""
         self.change = ChangeAlarm(looks=self.change.looks, alpha=self.change.alpha)
         self.loss, self._since = LossAlarm(), {}

@@ -16,7 +16,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from joma.core.errors import InputError
 from joma.instruments.monitor.backward import Backwards
 from joma.instruments.monitor.blocks import Block, block_of, learning, trains
-from joma.instruments.reading.passes import unwrapped
+from joma.instruments.reading.passes import unwrap
 from joma.instruments.watch.coverage import Entry
 from joma.instruments.watch.hooks import uncopied
 from joma.instruments.watch.lineage import Argument
@@ -33,7 +33,7 @@ MAXIMA = ("largest_logit",)
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """One statistic of one attention, or of one block, at one step; values stay on their device."""
 
     metric: str
@@ -110,7 +110,9 @@ class _TrainingWatch(Watch):
         counts = self.within.pop() if self.within else False
         return self.learns and counts and not self._failure
 
-    def told(self, module: nn.Module, inputs: tuple[Argument, ...], named: Mapping[str, Argument]) -> None:
+    def take_padding(
+        self, module: nn.Module, inputs: tuple[Argument, ...], named: Mapping[str, Argument]
+    ) -> None:
         """Keep the padding that a module is told; those further in are told the same in other forms."""
         given = {**dict(zip(parameters_of(type(module)), inputs, strict=False)), **named}
         found = {name: mask for name in _MASKS if _is_mask(mask := given.get(name))}
@@ -163,7 +165,7 @@ class Look:
             for module in self._model.modules():
                 if any(name in _MASKS for name in parameters_of(type(module))):
                     register = partial(
-                        nn.Module.register_forward_pre_hook, hook=self._watch.told, with_kwargs=True
+                        nn.Module.register_forward_pre_hook, hook=self._watch.take_padding, with_kwargs=True
                     )
                     stack.enter_context(uncopied(module, register))
             stack.enter_context(self.backwards.following())
@@ -222,7 +224,7 @@ class Look:
             return torch.ones(hidden.shape[:-1], dtype=torch.bool, device=hidden.device)
         return mask.to(hidden.device).bool()
 
-    def taken(self) -> tuple[list[Seen], str]:
+    def observations(self) -> tuple[list[Observation], str]:
         """What was seen, means over the passes of this step weighted by their rows; and what could not be.
 
         Raises:
@@ -232,24 +234,24 @@ class Look:
             raise InputError(self._watch.problem())
         if not self._watch.passes:
             raise InputError("no forward pass in training mode ran at a step that was to be looked at.")
-        seen: dict[tuple[str, str, int], list[Seen]] = {}
-        for layer, record, measured in self._watch.kept():
+        seen: dict[tuple[str, str, int], list[Observation]] = {}
+        for layer, record, measured in self._watch.measurements_so_far():
             values, counts = _per_head(measured.name, measured.values, measured.counts)
             block = block_of(self._blocks, record.module)
             stack, number = ("", layer) if block is None else (block.stack, block.number)
             if block is None or block in self._learning:
-                found = Seen(
+                found = Observation(
                     measured.name, measured.unit, stack, number, record.module, record.call, values, counts
                 )
                 seen.setdefault((found.metric, found.module, found.call), []).append(found)
-        rows = [_joined(passes) for passes in seen.values()]
+        rows = [_join_passes(passes) for passes in seen.values()]
         sums: dict[tuple[str, Block], list[tuple[Tensor, Tensor, Tensor]]] = {}
         for key, parts in self._watch.sums:
             sums.setdefault(key, []).append(parts)
         for (metric, block), passes in sums.items():
             above, below, number = (torch.stack(part).sum()[None] for part in zip(*passes, strict=True))
             root = (above / below).sqrt()
-            rows.append(Seen(metric, "", block.stack, block.number, block.name, 0, root, number))
+            rows.append(Observation(metric, "", block.stack, block.number, block.name, 0, root, number))
         nothing = self._empty and not seen
         return rows, "the batch of a step was empty." if nothing else self._watch.problem()
 
@@ -269,7 +271,7 @@ def _per_head(metric: str, values: Tensor, counts: Tensor) -> tuple[Tensor, Tens
     return values.masked_fill(~valid, 0).sum(dim=(0, 2)) / number, number
 
 
-def _joined(passes: list[Seen]) -> Seen:
+def _join_passes(passes: list[Observation]) -> Observation:
     """Several passes of a step (accumulated gradients) as one."""
     first = passes[0]
     if len(passes) == 1:
@@ -299,4 +301,4 @@ def _is_mask(given: Argument) -> TypeGuard[Tensor]:
 
 
 def _has_two_stacks(model: nn.Module) -> bool:
-    return bool(getattr(getattr(unwrapped(model), "config", None), "is_encoder_decoder", False))
+    return bool(getattr(getattr(unwrap(model), "config", None), "is_encoder_decoder", False))

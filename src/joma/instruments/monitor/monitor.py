@@ -30,7 +30,7 @@ from joma.instruments.monitor.rows import RAW, frame, summary, tidy
 from joma.instruments.monitor.settings import RANKS_EVERY, STATISTICS, MonitorSettings, check
 from joma.instruments.monitor.sinks import Sink, Trackers, sink_of
 from joma.instruments.monitor.telling import OnAlarm, StopTraining, Teller
-from joma.instruments.monitor.weights import sharded, stable_ranks
+from joma.instruments.monitor.weights import stable_ranks, why_sharded
 from joma.instruments.watch.measuring import check_statistics
 from joma.measures.change.detector import LEARNING, first_alarm
 
@@ -138,7 +138,7 @@ class Monitor:
             facts = {"model": type(model).__name__, "statistics": list(self._statistics), "every": every}
             try:
                 # A loop may change its working directory.
-                self._record.folder = Folder.opened(user_path(folder).absolute(), facts)
+                self._record.folder = Folder.open(user_path(folder).absolute(), facts)
                 self._last = self._record.folder.last
                 self._judge, self.messages = continued(self._record.folder, self._judge, every, self._guard)
             except JomaError as error:
@@ -180,7 +180,7 @@ class Monitor:
         if step <= self._last:
             self._go_back(step)
         self._last = self._looked = step - 1
-        self._shut()
+        self._shut_look()
         self._open(step)
         self._say_when()
 
@@ -278,13 +278,13 @@ class Monitor:
         Raises:
             InputError: weights of which this process holds a share only, or that no name tells apart.
         """
-        if reason := sharded(self._model):
+        if reason := why_sharded(self._model):
             raise InputError(f"{reason}; they are left out.")
         return stable_ranks(self._model, self._last, self._blocks)
 
     def close(self) -> None:
         """Write what is pending, merge the folder's parts, leave the model as it was."""
-        self._shut()
+        self._shut_look()
         told: list[Message] = []
         self._guard.attempt("the monitor", lambda: told.extend(self._keep(self._record.drained())))
         if self._record.folder is not None:
@@ -333,7 +333,7 @@ class Monitor:
             self._guard.say("the gradient norm", f"{why}. It is recorded at looks only, as it was.")
             self._record.forget("gradient_norm", -1)
 
-    def _shut(self) -> None:
+    def _shut_look(self) -> None:
         if self._look is not None:
             look, self._look = self._look, None
             self._guard.attempt("a look", look.close)
@@ -342,12 +342,12 @@ class Monitor:
         self._looked = step
         own: list[pd.DataFrame] = []
         self._guard.attempt("a look", lambda: own.append(self._record.drained()))
-        self._guard.attempt("a look", lambda: own.append(self._seen(step)))
+        self._guard.attempt("a look", lambda: own.append(self._rows_of_look(step)))
         # Every process joins in, whatever went wrong in it, or the others would wait for it.
         rows = self.processes.joined(pd.concat(own, ignore_index=True) if own else frame([]))
         told: list[Message] = []
         if self.processes.first:
-            self._guard.attempt("the monitor", lambda: told.extend(self._judged(step, rows)))
+            self._guard.attempt("the monitor", lambda: told.extend(self._judge_rows(step, rows)))
             self._keep_state()
         self._tell(told)
         if self._teller.stops:
@@ -357,18 +357,18 @@ class Monitor:
                 self.close()
                 raise StopTraining(stopper)
 
-    def _seen(self, step: int) -> pd.DataFrame:
+    def _rows_of_look(self, step: int) -> pd.DataFrame:
         """What the look that is open saw; what it could not see is said."""
         look = self._look
-        self._shut()
+        self._shut_look()
         if look is None:
             return frame([])
-        seen, problem = look.taken()
+        seen, problem = look.observations()
         if problem:
             self._guard.say("a look failed", problem)
         return tidy(step, seen)
 
-    def _judged(self, step: int, rows: pd.DataFrame) -> list[Message]:
+    def _judge_rows(self, step: int, rows: pd.DataFrame) -> list[Message]:
         """Keep the rows of a look and of the steps before it; what they say."""
         if self._ranks_every and (step // self.every) % self._ranks_every == 0:
             ranks: list[pd.DataFrame] = []
@@ -409,4 +409,6 @@ class Monitor:
         self.messages = [message for message in self.messages if message.step < step]
         self._looked = min(self._looked, step - 1)
         self._write_messages()
-        self._guard.attempt("the alarm's past", lambda: self._judge.again(self.table().query("step < @step")))
+        self._guard.attempt(
+            "the alarm's past", lambda: self._judge.replay(self.table().query("step < @step"))
+        )

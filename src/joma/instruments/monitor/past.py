@@ -35,5 +35,5 @@ def continued(folder: Folder, judge: Judge, every: int, guard: Guard) -> tuple[J
             if not isinstance(error, InputError):
                 reason = f"state.json in {folder.path} is unreadable ({words_of(error)})"
                 guard.say("the folder", f"{reason}; what it held is learnt anew from the record")
-            guard.attempt("the alarm's past", lambda: judge.again(folder.table()))
+            guard.attempt("the alarm's past", lambda: judge.replay(folder.table()))
     return judge, messages

@@ -11,7 +11,7 @@ from torch import Tensor
 from joma.core.errors import InputError
 from joma.instruments.monitor.folder import Folder
 from joma.instruments.monitor.guard import Guard
-from joma.instruments.monitor.rows import COLUMNS, frame, on_host, typed
+from joma.instruments.monitor.rows import COLUMNS, frame, on_host, set_types
 
 
 class Record:
@@ -58,7 +58,7 @@ class Record:
 
     def keep(self, table: pd.DataFrame) -> pd.DataFrame:
         """Take rows in; they are returned with the right types."""
-        table = typed(table)
+        table = set_types(table)
         if self.folder is None:
             self.tables.append(table)
         elif len(table):

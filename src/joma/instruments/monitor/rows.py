@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from joma.instruments.monitor.look import RESIDUAL, Seen
+from joma.instruments.monitor.look import RESIDUAL, Observation
 from joma.measures.attention.statistics import metric_of
 
 RAW = ("loss", "gradient_norm")
@@ -57,7 +57,7 @@ def summary(rows: pd.DataFrame, raw: pd.DataFrame) -> dict[str, float]:
     return numbers
 
 
-def tidy(step: int, seen: list[Seen]) -> pd.DataFrame:
+def tidy(step: int, seen: list[Observation]) -> pd.DataFrame:
     """The rows of one look, from one transfer of all its numbers."""
     numbers = iter(on_host([part.values for part in seen]))
     counts = iter(on_host([part.counts for part in seen]))
@@ -87,7 +87,7 @@ def frame(rows: list[list[str | float | None]]) -> pd.DataFrame:
     )
 
 
-def typed(table: pd.DataFrame) -> pd.DataFrame:
+def set_types(table: pd.DataFrame) -> pd.DataFrame:
     """A table whose numbers have the right types; itself where they have."""
     numeric = {name: dtype for name, dtype in _DTYPES.items() if dtype != "object"}
     wrong = {name: dtype for name, dtype in numeric.items() if table[name].dtype != dtype}

@@ -145,16 +145,16 @@ class Destination:
 
     def write(self, step: int, numbers: Numbers) -> None:
         """The numbers of one look."""
-        self._guarded(step, lambda: self._sink(step, numbers))
+        self._guard(step, lambda: self._sink(step, numbers))
 
     def tell(self, message: Message) -> None:
         """A message, where the tracker has alerts of its own."""
         if self._alert is not None:
             alert, serious = self._alert, message.kind in ("alarm", "state")
             title = f"joma: {message.kind}: {message.where}"
-            self._guarded(message.step, lambda: alert(title, message.sentence(), serious))
+            self._guard(message.step, lambda: alert(title, message.sentence(), serious))
 
-    def _guarded(self, step: int, act: Callable[[], None]) -> None:
+    def _guard(self, step: int, act: Callable[[], None]) -> None:
         if self._failures >= _FAILURES:
             return
         try:

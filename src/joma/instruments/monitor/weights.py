@@ -37,7 +37,7 @@ def stable_ranks(model: nn.Module, step: int, blocks: Sequence[Block] = ()) -> p
     checkpoint = weights_of(model)
     rows = [
         {"step": step, "stack": stack, "layer": layer, "module": module, "value": _rank(weight, where)}
-        for stack, layer, module, where, weight in _wanted(checkpoint, blocks)
+        for stack, layer, module, where, weight in _wanted_weights(checkpoint, blocks)
     ]
     if not rows:
         raise InputError(
@@ -48,7 +48,7 @@ def stable_ranks(model: nn.Module, step: int, blocks: Sequence[Block] = ()) -> p
     return table[list(COLUMNS)]
 
 
-def sharded(model: nn.Module) -> str:
+def why_sharded(model: nn.Module) -> str:
     """Why the weights are not read here, where a process holds a share of them; empty where it holds all."""
     for name, parameter in model.named_parameters():
         if isinstance(parameter, DTensor):
@@ -58,7 +58,9 @@ def sharded(model: nn.Module) -> str:
     return ""
 
 
-def _wanted(checkpoint: Checkpoint, blocks: Sequence[Block]) -> Iterator[tuple[str, int, str, str, Tensor]]:
+def _wanted_weights(
+    checkpoint: Checkpoint, blocks: Sequence[Block]
+) -> Iterator[tuple[str, int, str, str, Tensor]]:
     """Stack, layer, which matrix, its place in words, and the matrix."""
     shapes = {name: weight.shape for name, weight in checkpoint.weights.items() if not weight.problem}
     followed = learning(blocks)
@@ -72,9 +74,9 @@ def _wanted(checkpoint: Checkpoint, blocks: Sequence[Block]) -> Iterator[tuple[s
     for (stack, layer), roles in by_layer.items():
         where = f"{stack} layer {layer}".lstrip()
         if "lower" in roles:
-            yield stack, layer, LOWER, f"{LOWER} of {where}", _taken(checkpoint, roles["lower"])
+            yield stack, layer, LOWER, f"{LOWER} of {where}", _take_weight(checkpoint, roles["lower"])
         if "query" in roles and "key" in roles:
-            query, key = (_taken(checkpoint, roles[role]) for role in ("query", "key"))
+            query, key = (_take_weight(checkpoint, roles[role]) for role in ("query", "key"))
             heads = sizes_for(checkpoint.config or {}, roles["query"].tensor).heads
             if len(key) < len(query) and heads and len(query) % heads == 0:
                 per_head = len(query) // heads
@@ -84,7 +86,7 @@ def _wanted(checkpoint: Checkpoint, blocks: Sequence[Block]) -> Iterator[tuple[s
                 yield stack, layer, QUERY_KEY, f"{QUERY_KEY} of {where}", query.T @ key
 
 
-def _taken(checkpoint: Checkpoint, matrix: Matrix) -> Tensor:
+def _take_weight(checkpoint: Checkpoint, matrix: Matrix) -> Tensor:
     return matrix.take(checkpoint.weight(matrix.tensor)).float()
 
 

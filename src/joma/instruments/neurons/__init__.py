@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from joma.core.settings import setting
 from joma.instruments.base import Instrument
 from joma.instruments.neurons.measured import BATCH_TOKENS, COPIES, SHOWN, SMALLEST, TOP, WINDOW
-from joma.instruments.reading.settings import Reading
+from joma.instruments.reading.settings import ReadingSettings
 
-_READING = Reading(length=WINDOW, batch_tokens=BATCH_TOKENS)
+_READING = ReadingSettings(length=WINDOW, batch_tokens=BATCH_TOKENS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeuronsRun(Instrument):
+class NeuronsSettings(Instrument):
     """One neuron that answers to unrelated contexts, as in JoMA Fig. 10.
 
     The settings are those of ``joma.neurons``.
@@ -24,7 +24,7 @@ class NeuronsRun(Instrument):
     title = "neurons that answer to unrelated patterns"
     reproduces = "JoMA Fig. 10"
 
-    reading: Reading = _READING
+    reading: ReadingSettings = _READING
     layers: tuple[int, ...] | None = setting(None, "numbers of the layers: 0,5,11 (none: all)", at_least=0)
     neurons: tuple[int, ...] | None = setting(
         None, "numbers of the neurons in each layer: 7,300 (none: all)", at_least=0

@@ -17,7 +17,7 @@ _PROBABILITIES_AT_ONCE = 2**20
 
 
 @dataclass(frozen=True)
-class Attended:
+class MostAttended:
     """The tokens that each position of a batch attends to most."""
 
     positions: Tensor
@@ -44,7 +44,7 @@ class AttendedTokens(Watch):
         self.modules = frozenset(modules)
         self.attended = attended
         self.special = torch.tensor(sorted(special), dtype=torch.int64)
-        self.found: dict[str, Attended] = {}
+        self.found: dict[str, MostAttended] = {}
         """By module; emptied by ``begin``."""
         self.failed: dict[str, str] = {}
         """Module -> why its attention could not be read."""
@@ -72,7 +72,7 @@ class AttendedTokens(Watch):
             self.failed[owner] = str(error)
 
 
-def strongest(call: AttentionCall, hidden: Tensor, attended: int) -> Attended:
+def strongest(call: AttentionCall, hidden: Tensor, attended: int) -> MostAttended:
     """The ``attended`` tokens with the largest mean attention over heads, for each query.
 
     Args:
@@ -100,7 +100,7 @@ def strongest(call: AttentionCall, hidden: Tensor, attended: int) -> Attended:
         value, index = mean.topk(kept, dim=-1)
         positions[part, :, :kept] = index.to(torch.int16)
         weights[part, :, :kept] = value
-    return Attended(positions, weights)
+    return MostAttended(positions, weights)
 
 
 def mean_attention(call: AttentionCall, part: slice) -> Tensor:

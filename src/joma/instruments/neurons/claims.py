@@ -12,7 +12,7 @@ from scipy.stats import binomtest, false_discovery_control, fisher_exact, t
 from joma.core.arguments import Array
 from joma.core.claim import Claim, Statement, above, at_most, statements
 from joma.core.tables import rows
-from joma.instruments.neurons import NeuronsRun
+from joma.instruments.neurons import NeuronsSettings
 from joma.instruments.neurons.measured import COPIES
 from joma.measures.superposition import null_probability
 
@@ -37,7 +37,7 @@ STATEMENTS = statements(
 )
 
 
-def claims(settings: NeuronsRun, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+def claims(settings: NeuronsSettings, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """Is superposition there, frequent, between unrelated patterns; are neurons selective: by learning?"""
     if "untrained_neurons" not in tables:
         return superposition_claims(tables, "neurons", ())
@@ -60,7 +60,7 @@ def superposition_claims(
     return [
         _exists(tables, name, untrained),
         _more_than_untrained(neurons, untrained, "p_value", learned),
-        _unrelated(neurons, name, untrained, there),
+        _judge_unrelated(neurons, name, untrained, there),
         _different_queries(neurons, name, untrained, there),
         _more_than_untrained(neurons, untrained, "similarity_p_value", selective),
     ]
@@ -77,7 +77,7 @@ def _exists(tables: Mapping[str, pd.DataFrame], name: str, untrained: Sequence[p
     what = f"share of the neurons at a false discovery rate of {LEVEL:.0%} (Benjamini-Hochberg)"
     apart = int((_of_significant(tables["neurons"], "relatedness_p_value") >= 0.5).sum())
     shuffled = float(np.nan_to_num(_shuffled_share(tables["null"])))
-    beyond, chance, others = _beyond(q, [values_of(one, "q_value") for one in untrained])
+    beyond, chance, others = _compare_shares(q, [values_of(one, "q_value") for one in untrained])
     return statement.judge(
         above(beyond, share, of=what, than="what 95 % of untrained networks stay below")
         & above(shuffled, share, of=what, than="that among shuffled contexts")
@@ -92,7 +92,7 @@ def _exists(tables: Mapping[str, pd.DataFrame], name: str, untrained: Sequence[p
         null=others.mean(),
         null_description=f"mean share in {len(others)} untrained networks of the same shape",
         evidence=f"{significant} of {len(q)} neurons in superposition, {apart} of them with unrelated "
-        f"patterns; untrained {_listed(others)}; among shuffled contexts (one half against the other) "
+        f"patterns; untrained {_list_shares(others)}; among shuffled contexts (one half against the other) "
         f"{_shuffled_share(tables['null']):.2%}",
     )
 
@@ -102,7 +102,7 @@ def _is_there(tables: Mapping[str, pd.DataFrame], untrained: Sequence[pd.DataFra
     q = values_of(tables["neurons"], "q_value")
     if _why_not(q, untrained):
         return False
-    beyond, chance, _ = _beyond(q, [values_of(one, "q_value") for one in untrained])
+    beyond, chance, _ = _compare_shares(q, [values_of(one, "q_value") for one in untrained])
     share = float((q <= LEVEL).mean())
     return chance <= LEVEL and share > max(beyond, _shuffled_share(tables["null"]))
 
@@ -114,7 +114,7 @@ def _more_than_untrained(
     p = values_of(neurons, metric)
     if reason := _why_not(p, untrained):
         return statement.not_tested(reason)
-    beyond, chance, others = _beyond(p, [values_of(one, metric) for one in untrained])
+    beyond, chance, others = _compare_shares(p, [values_of(one, metric) for one in untrained])
     share, what = float((p <= LEVEL).mean()), f"share of the neurons with p <= {LEVEL:.0%}"
     return statement.judge(
         above(beyond, share, of=what, than="what 95 % of untrained networks stay below")
@@ -122,12 +122,14 @@ def _more_than_untrained(
         & at_most(LEVEL, chance, of="p of Fisher's exact test against untrained networks"),
         null=others.mean(),
         null_description=f"mean share in {len(others)} untrained networks of the same shape",
-        evidence=f"{len(p)} neurons; untrained {_listed(others)}; Fisher's exact test against all of them "
+        evidence=f"{len(p)} neurons; untrained {_list_shares(others)}; Fisher's exact test against all of them "
         f"p = {chance:.2g}, as if neurons were independent",
     )
 
 
-def _unrelated(neurons: pd.DataFrame, name: str, untrained: Sequence[pd.DataFrame], there: bool) -> Claim:
+def _judge_unrelated(
+    neurons: pd.DataFrame, name: str, untrained: Sequence[pd.DataFrame], there: bool
+) -> Claim:
     """The patterns of a neuron are no more alike in meaning than those of different neurons."""
     statement = STATEMENTS["{name}.unrelated"].fill(name=name)
     p = _of_significant(neurons, "relatedness_p_value")
@@ -208,7 +210,7 @@ def _why_no_patterns(values: Array, there: bool) -> str:
     return "" if len(values) else "the model's embeddings are not known"
 
 
-def _beyond(values: Array, untrained: Sequence[Array]) -> tuple[float, float, Array]:
+def _compare_shares(values: Array, untrained: Sequence[Array]) -> tuple[float, float, Array]:
     """Is a share of small p-values larger than untrained networks have it?
 
     Returns:
@@ -225,7 +227,7 @@ def _beyond(values: Array, untrained: Sequence[Array]) -> tuple[float, float, Ar
     return beyond, float(fisher_exact(counts, alternative="greater").pvalue), shares
 
 
-def _listed(shares: Array) -> str:
+def _list_shares(shares: Array) -> str:
     return ", ".join(f"{share:.2%}" for share in shares)
 
 

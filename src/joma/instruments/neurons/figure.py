@@ -101,14 +101,14 @@ def _lines(neuron: Neuron) -> list[Line]:
     patterns: list[tuple[str, list[Context]]] = [(p.name, p.contexts) for p in neuron.patterns[:_PATTERNS]]
     for name, contexts in patterns or [("", neuron.others)]:
         for number, context in enumerate(contexts[:_CONTEXTS]):
-            wrapped = _wrapped(context)
+            wrapped = _wrap(context)
             for at, line in enumerate(wrapped):
                 lines.append([(f" {name if not number and not at else ' '}  ", "bold"), *line])
     lines.append([])
     return lines
 
 
-def _wrapped(context: Context) -> list[Line]:
+def _wrap(context: Context) -> list[Line]:
     """Pieces in lines, broken before pieces that begin with a blank."""
     query = next(number for number, piece in enumerate(context.pieces) if piece.query)
     length = 0

@@ -23,7 +23,7 @@ from joma.instruments.neurons.attended import AttendedTokens
 from joma.instruments.neurons.measured import TOP
 from joma.instruments.neurons.top_contexts import TopContexts
 from joma.instruments.reading.anatomy import Block, find_blocks
-from joma.instruments.reading.lent import untouched
+from joma.instruments.reading.lent import leave_untouched
 from joma.instruments.reading.passes import device_of, run_batch
 from joma.instruments.reading.texts import TokenBatch
 
@@ -133,7 +133,7 @@ def find_neurons(
         state.usable = real & (place >= first_position) & ~torch.isin(here, excluded.to(device))
         state.first_window = windows_read
         watch.begin(here, real)
-        with untouched(model), watch, _hooked(model, readers, state):
+        with leave_untouched(model), watch, _hooks(model, readers, state):
             run_batch(model, TokenBatch(tokens, mask))
         for row, kept in zip(tokens.numpy(force=True), mask.numpy(force=True), strict=True):
             # From the first to the last real token, so that positions stay what they are.
@@ -142,7 +142,7 @@ def find_neurons(
             windows_read += 1
         tokens_read += int(mask.sum())
         if len(windows) > room:
-            windows = _referenced(windows, readers)
+            windows = _windows_in_use(windows, readers)
             room = 2 * len(windows) + 4096
     if not windows_read:
         raise InputError("find_neurons got no batch of text; give a text with words in it.")
@@ -158,11 +158,11 @@ def find_neurons(
             f"no window has a token behind position {first_position}, so there is no context; give longer "
             "windows, or a lower first_position."
         )
-    return NeuronContexts(found, _referenced(windows, readers), tokens_read, windows_read, skipped)
+    return NeuronContexts(found, _windows_in_use(windows, readers), tokens_read, windows_read, skipped)
 
 
 @contextmanager
-def _hooked(model: nn.Module, readers: list[_Reader], state: _State) -> Iterator[None]:
+def _hooks(model: nn.Module, readers: list[_Reader], state: _State) -> Iterator[None]:
     """Only while a batch of the search runs: whoever makes the batches may run the model, too."""
     handles = [model.get_submodule(r.upper).register_forward_pre_hook(r.hook(state)) for r in readers]
     try:
@@ -338,7 +338,7 @@ class _Reader:
         )
 
 
-def _referenced(
+def _windows_in_use(
     windows: dict[int, NDArray[np.int32]], readers: list[_Reader]
 ) -> dict[int, NDArray[np.int32]]:
     """The windows that are still some neuron's context; the others need not be kept."""

@@ -15,7 +15,7 @@ Integers = NDArray[np.int64]
 Array = NDArray[np.float64]
 
 
-def folded(ids: Integers, piece: Callable[[int], str]) -> Integers:
+def fold_case(ids: Integers, piece: Callable[[int], str]) -> Integers:
     """Token id -> the id that stands for all ids with the same letters, blanks and case aside.
 
     `` At``, ``at`` and `` at`` are one word to a reader, and three tokens to a model.

@@ -13,7 +13,7 @@ from torch import nn
 
 from joma.core.errors import InputError
 from joma.core.progress import Progress
-from joma.instruments.neurons import NeuronsRun
+from joma.instruments.neurons import NeuronsSettings
 from joma.instruments.neurons.find import NeuronContexts, find_neurons
 from joma.instruments.neurons.meaning import embedding_matrix
 from joma.instruments.neurons.measured import BATCH_TOKENS, COPIES, SHOWN, SMALLEST, TOKENS, TOP, WINDOW
@@ -26,7 +26,7 @@ from joma.instruments.neurons.scores import (
     score_layers,
 )
 from joma.instruments.reading.loading import LoadedModel, load_model
-from joma.instruments.reading.settings import Reading
+from joma.instruments.reading.settings import ReadingSettings
 from joma.instruments.reading.texts import Text, Windows, windows
 from joma.instruments.reading.untrained import check_null, untrained_copies
 from joma.runs.result import JobResult
@@ -170,9 +170,9 @@ def probe_neurons(
         tables["not_measured"] = pandas.concat([tables.get("not_measured"), missing], ignore_index=True)
     else:
         tables |= {f"untrained_{name}": _below(beside, name) for name in ("neurons", "layers") if beside}
-    tables["model"] = _described(loaded, pieces, top)
+    tables["model"] = _describe(loaded, pieces, top)
     return NeuronsResult(
-        NeuronsRun(reading=Reading(model=str(loaded.name)), copies=copies, seed=seed), tables
+        NeuronsSettings(reading=ReadingSettings(model=str(loaded.name)), copies=copies, seed=seed), tables
     )
 
 
@@ -183,7 +183,7 @@ def _below(copies: Sequence[dict[str, pandas.DataFrame]], name: str) -> pandas.D
     return pandas.concat([t[name].assign(copy=n) for n, t in enumerate(copies)], ignore_index=True)
 
 
-def _described(loaded: LoadedModel, pieces: Windows, top: int) -> pandas.DataFrame:
+def _describe(loaded: LoadedModel, pieces: Windows, top: int) -> pandas.DataFrame:
     import pandas
 
     described = {

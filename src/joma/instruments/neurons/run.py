@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 
 from joma.core.progress import Progress
-from joma.instruments.neurons import NeuronsRun
+from joma.instruments.neurons import NeuronsSettings
 from joma.instruments.neurons.probe import probe_neurons
 
 
-def run(settings: NeuronsRun, progress: Progress) -> dict[str, pd.DataFrame]:
+def run(settings: NeuronsSettings, progress: Progress) -> dict[str, pd.DataFrame]:
     """What ``joma.neurons`` finds."""
     settings.check_complete()
     return probe_neurons(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from joma.core.errors import InputError
 from joma.instruments.neurons.find import LayerContexts, NeuronContexts
-from joma.instruments.neurons.meaning import folded, relatedness
+from joma.instruments.neurons.meaning import fold_case, relatedness
 from joma.instruments.neurons.measured import SMALLEST
 from joma.measures.superposition import (
     Superposition,
@@ -90,7 +90,7 @@ def score_layers(
             f"{2 * smallest}; give a longer text or shorter windows."
         )
     tokens = _WindowTokens(contexts.windows)
-    same = np.arange(tokens.largest + 1) if piece is None else folded(np.unique(tokens.ids), piece)
+    same = np.arange(tokens.largest + 1) if piece is None else fold_case(np.unique(tokens.ids), piece)
     return [
         _score(layer, tokens, same, embedding, smallest, null_scores, np.random.default_rng([seed, number]))
         for number, layer in enumerate(contexts.layers)
@@ -142,13 +142,13 @@ def _score(
         likeness_probability=_probability(
             np.where(scored, found.overall, np.nan), null.overall[np.isfinite(null.score)]
         ),
-        shared_queries=_shared(queries, found.pattern),
+        shared_queries=_share_of_queries(queries, found.pattern),
         relatedness=alike,
         relatedness_probability=alike_probability,
     )
 
 
-def _shared(queries: NDArray[np.int64], pattern: NDArray[np.int64]) -> NDArray[np.float64]:
+def _share_of_queries(queries: NDArray[np.int64], pattern: NDArray[np.int64]) -> NDArray[np.float64]:
     there = pattern >= 0
     pairs = there[:, :, None] & there[:, None, :] & (pattern[:, :, None] != pattern[:, None, :])
     same = (queries[:, :, None] == queries[:, None, :]) & pairs
@@ -352,7 +352,7 @@ def context_tables(
 _Columns = dict[str, int | float | str]
 
 
-class _Shown(NamedTuple):
+class _ContextToken(NamedTuple):
     """One token of a context as it is shown."""
 
     place: int
@@ -364,7 +364,7 @@ class _Shown(NamedTuple):
 
 def _excerpt(
     contexts: NeuronContexts, layer: LayerContexts, where: int, rank: int, piece: Callable[[int], str]
-) -> list[_Shown]:
+) -> list[_ContextToken]:
     ids = contexts.windows[int(layer.window[where, rank])]
     query = int(layer.position[where, rank])
     places, weights = layer.attended[where, rank], layer.weight[where, rank]
@@ -377,21 +377,21 @@ def _excerpt(
     for place in bold:
         shown |= set(range(place - BESIDE, place + BESIDE + 1))
     return [
-        _Shown(place, piece(int(ids[place])), weight.get(place, 0.0), place in bold, place == query)
+        _ContextToken(place, piece(int(ids[place])), weight.get(place, 0.0), place in bold, place == query)
         for place in sorted(shown)
         if 0 <= place < len(ids)
     ]
 
 
-def _in_words(shown: Sequence[_Shown]) -> str:
+def _in_words(shown: Sequence[_ContextToken]) -> str:
     """The tokens as a text, with dots for what is left out."""
     words = ["" if shown[0].place == 0 else "..."]
     for before, token in zip([shown[0], *shown], shown, strict=False):
-        words += [" ..."] * (token.place > before.place + 1) + [_marked(token)]
+        words += [" ..."] * (token.place > before.place + 1) + [_mark(token)]
     return "".join(words)
 
 
-def _marked(token: _Shown) -> str:
+def _mark(token: _ContextToken) -> str:
     text = str(token.piece)
     inner = text.strip()
     if not inner or not (token.bold or token.query):

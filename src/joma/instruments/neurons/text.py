@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.instruments.neurons import NeuronsRun
+from joma.instruments.neurons import NeuronsSettings
 
 _NEURONS, _CONTEXTS = 3, 3
 
 
-def printed(settings: NeuronsRun, tables: Mapping[str, pd.DataFrame]) -> str:
+def terminal_text(settings: NeuronsSettings, tables: Mapping[str, pd.DataFrame]) -> str:
     """The layers, and a few neurons' patterns with attended tokens between asterisks."""
     layers = tables["layers"].rename(
         columns={

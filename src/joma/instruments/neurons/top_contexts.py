@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from joma.instruments.neurons.attended import Attended
+from joma.instruments.neurons.attended import MostAttended
 
 
 class TopContexts:
@@ -31,7 +31,7 @@ class TopContexts:
         self.weight = room(attended, fill=0.0, dtype=torch.float32)
         """(neurons, top, attended): how much it does."""
 
-    def update(self, activations: Tensor, usable: Tensor, attended: Attended, first_window: int) -> None:
+    def update(self, activations: Tensor, usable: Tensor, attended: MostAttended, first_window: int) -> None:
         """Take in a batch.
 
         Args:
@@ -65,7 +65,7 @@ class TopContexts:
         self.activation[rows] = both.gather(1, order)
 
     def _merge(
-        self, rows: Tensor, order: Tensor, place: Tensor, attended: Attended, first_window: int
+        self, rows: Tensor, order: Tensor, place: Tensor, attended: MostAttended, first_window: int
     ) -> None:
         batch = place.shape[1]
         number = torch.arange(first_window, first_window + batch, device=rows.device).expand(len(rows), -1)

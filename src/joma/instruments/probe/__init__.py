@@ -7,12 +7,12 @@ from pathlib import Path
 
 from joma.core.errors import InputError
 from joma.instruments.base import Instrument
-from joma.instruments.reading.settings import Reading
+from joma.instruments.reading.settings import ReadingSettings
 from joma.runs.job import setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeRun(Instrument):
+class ProbeSettings(Instrument):
     """Attention entropy, stable ranks, coherence, salience, joint dynamics of a real model.
 
     The settings are those of ``joma.probe``; with ``weights``, of ``joma.probe_weights``.
@@ -75,7 +75,7 @@ class ProbeRun(Instrument):
                 "that reads a text, and --weights draws none; leave it out."
             )
         elif (self.sections, self.statistics, self.heads, self.rows) != (None,) * 4 or (
-            replace(self.reading, model="", device="auto") != Reading()
+            replace(self.reading, model="", device="auto") != ReadingSettings()
         ):
             raise InputError(
                 "probe: --weights reads no text; leave --text and what goes with it out: of the settings "

@@ -8,7 +8,7 @@ import pandas as pd
 
 from joma.core.claim import Claim, above, at_most, statements
 from joma.core.tables import rows
-from joma.instruments.probe import ProbeRun
+from joma.instruments.probe import ProbeSettings
 from joma.instruments.probe.sections.index_rows import index_of_heads
 from joma.instruments.probe.text import probe_sentences
 
@@ -24,12 +24,12 @@ STATEMENTS = statements(
 )
 
 
-def claims(settings: ProbeRun, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+def claims(settings: ProbeSettings, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """Theorem 1's prediction for the attention, and the embeddings' orthogonality; none of weights alone."""
     return [] if settings.weights else [_joint_dynamics_claim(tables), _orthogonality_claim(tables)]
 
 
-def answer(settings: ProbeRun, tables: Mapping[str, pd.DataFrame]) -> list[str]:
+def answer(settings: ProbeSettings, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     """A sentence a section."""
     return probe_sentences(tables)
 

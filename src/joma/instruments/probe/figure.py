@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarForm
 from numpy.typing import NDArray
 
 from joma.core.figures import PALETTE, ink, panels, shade
-from joma.instruments.probe import ProbeRun
+from joma.instruments.probe import ProbeSettings
 from joma.instruments.probe.sections.index_rows import index_rows
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 
@@ -26,7 +26,7 @@ _VISIBLE = 0.15
 """Share of a colour scale that the values must span, for their differences to be seen."""
 
 
-def draw(settings: ProbeRun, tables: Mapping[str, pd.DataFrame]) -> Figure:
+def draw(settings: ProbeSettings, tables: Mapping[str, pd.DataFrame]) -> Figure:
     """Draw the figure that ``CAPTION`` describes."""
     drawings: list[Callable[[Axes], None]] = []
     if "attention" in tables:
@@ -56,7 +56,7 @@ def _heat_map(axes: Axes, table: pd.DataFrame, metric: str, title: str, top: flo
     rows = table[table["metric"] == metric]
     axes.set_title(title)
     if rows.empty:
-        _nothing(axes, f"{metric} was not measured")
+        _write_nothing(axes, f"{metric} was not measured")
         return
     grid = rows.assign(row=_attention_names(rows)).pivot_table(
         index="row", columns="head", values="value", sort=False
@@ -113,7 +113,7 @@ def _by_position(axes: Axes, table: pd.DataFrame) -> None:
     rows = table[table["metric"] == ATTENTION_ENTROPY]
     axes.set_title("entropy by position, mean over heads")
     if rows.empty:
-        _nothing(axes, "entropy was not measured")
+        _write_nothing(axes, "entropy was not measured")
         return
     rows = rows.assign(row=_attention_names(rows), seen=(rows["position"] + rows["position_end"] + 1) / 2)
     layers = list(rows["row"].unique())[:: max(1, -(-rows["row"].nunique() // _LINES_SHOWN))]
@@ -176,7 +176,7 @@ def _joint_dynamics(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_title("joint-dynamics index (1: Theorem 1)")
     rows = index_rows(table).dropna(subset="head")
     if rows.empty:
-        _nothing(axes, "no head has enough keys")
+        _write_nothing(axes, "no head has enough keys")
         return
     several = rows["stack"].nunique() > 1
     names = rows["stack"] + " " + rows["layer"].astype(str) if several else rows["layer"].astype(str)
@@ -196,6 +196,6 @@ def _plain_numbers(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _nothing(axes: Axes, text: str) -> None:
+def _write_nothing(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
     axes.set_axis_off()

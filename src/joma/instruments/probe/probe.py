@@ -14,7 +14,7 @@ from torch import nn
 from joma.checkpoints.ranks import weight_ranks
 from joma.core.errors import InputError, JomaError, UnfinishedError, nearest
 from joma.core.progress import Progress
-from joma.instruments.probe import ProbeRun
+from joma.instruments.probe import ProbeSettings
 from joma.instruments.probe.sections.attention import STATISTICS, AttentionSection
 from joma.instruments.probe.sections.coherence import CoherenceSection
 from joma.instruments.probe.sections.joint_dynamics import JointDynamicsSection, joint_dynamics
@@ -23,7 +23,7 @@ from joma.instruments.probe.summary import layer_summary
 from joma.instruments.reading.lent import Anatomy
 from joma.instruments.reading.loading import LoadedModel, load_model
 from joma.instruments.reading.ready import Input, ReadyBatch, ReadyInputs
-from joma.instruments.reading.settings import BATCH_TOKENS, Reading
+from joma.instruments.reading.settings import BATCH_TOKENS, ReadingSettings
 from joma.instruments.reading.shared import Section, read
 from joma.instruments.reading.texts import (
     Text,
@@ -182,14 +182,14 @@ def probe(
         )
         return {"ranks": table}
 
-    def untrained() -> dict[str, pandas.DataFrame]:
+    def measure_untrained() -> dict[str, pandas.DataFrame]:
         fresh = untrained_copy(reading.module, seed=seed)
         batches = progress.track(_quarter(reading.windows), "joint dynamics, untrained")
         # It is a null itself: its index is compared, and needs neither shuffles nor ranks.
         table = joint_dynamics(fresh, batches, layers=chosen, heads=heads, draws=0, rank_every=0)
         return {"untrained_joint_dynamics": table}
 
-    apart = {"untrained": untrained, "ranks": ranks}
+    apart = {"untrained": measure_untrained, "ranks": ranks}
     found: dict[str, pandas.DataFrame] = {}
     failures: dict[str, str] = {}
     if "joint_dynamics" in wanted and null != "none":
@@ -200,7 +200,7 @@ def probe(
             continue
         compute = apart.get(section) or partial(passes.tables, section)
         try:
-            found |= _kept(_TABLES.get(section, (section,)), compute, progress)
+            found |= _keep_tables(_TABLES.get(section, (section,)), compute, progress)
         except InputError as error:
             # What was asked for by name, and what a probe is for in the first place, must not be missing.
             if section == "attention" or (sections is not None and section != "untrained"):
@@ -208,11 +208,13 @@ def probe(
             failures[section] = str(error)
     tables = {name: found[name] for one in wanted for name in _TABLES.get(one, (one,)) if name in found}
     tables["layers"] = layer_summary(tables)
-    tables["model"] = reading.described()
+    tables["model"] = reading.describe()
     if failures:
         failed = {name: failures[name] for name in wanted if name in failures}
         tables["not_measured"] = _failures(failed)
-    return ProbeResult(ProbeRun(reading=Reading(model=str(reading.loaded.name)), null=null), tables)
+    return ProbeResult(
+        ProbeSettings(reading=ReadingSettings(model=str(reading.loaded.name)), null=null), tables
+    )
 
 
 @dataclass
@@ -242,7 +244,7 @@ class _Reading:
     def module(self) -> nn.Module:
         return self.loaded.model
 
-    def described(self) -> pandas.DataFrame:
+    def describe(self) -> pandas.DataFrame:
         import pandas
 
         row = {
@@ -306,7 +308,7 @@ class _Passes:
         self.sections |= sections
 
 
-def _kept(
+def _keep_tables(
     names: Sequence[str], compute: Callable[[], dict[str, pandas.DataFrame]], progress: Progress
 ) -> dict[str, pandas.DataFrame]:
     """The tables of a section, computed once, or found where an earlier try has kept them."""

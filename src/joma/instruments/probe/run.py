@@ -6,14 +6,14 @@ import pandas as pd
 
 from joma.checkpoints.ranks import weight_ranks
 from joma.core.progress import Progress
-from joma.instruments.probe import ProbeRun
+from joma.instruments.probe import ProbeSettings
 from joma.instruments.probe.probe import probe
 from joma.instruments.probe.sections.attention import STATISTICS
 from joma.instruments.probe.summary import layer_summary
 from joma.instruments.reading.loading import checked_device, resolve
 
 
-def run(settings: ProbeRun, progress: Progress) -> dict[str, pd.DataFrame]:
+def run(settings: ProbeSettings, progress: Progress) -> dict[str, pd.DataFrame]:
     """What ``joma.probe`` or ``joma.probe_weights`` finds."""
     settings.check_complete()
     if settings.weights:
@@ -33,7 +33,7 @@ def run(settings: ProbeRun, progress: Progress) -> dict[str, pd.DataFrame]:
     ).tables
 
 
-def _ranks(settings: ProbeRun, progress: Progress) -> pd.DataFrame:
+def _ranks(settings: ProbeSettings, progress: Progress) -> pd.DataFrame:
     device = settings.reading.device
     return weight_ranks(
         resolve(settings.reading.model),

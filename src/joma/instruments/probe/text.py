@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from joma.instruments.probe import ProbeRun
+from joma.instruments.probe import ProbeSettings
 from joma.instruments.probe.sections.index_rows import index_of_heads
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 
@@ -126,24 +126,24 @@ def probe_as_text(tables: Mapping[str, pd.DataFrame]) -> str:
     ]
     layers = tables["layers"]
     if len(layers):
-        lines += [*_fitting(layers), ""]
+        lines += [*_blocks_of_columns(layers), ""]
         lines += [
             line
             for name in layers.columns
             if name in _LEGEND
-            for line in _wrapped(f"{name:<11} {_LEGEND[name]}", " " * 12)
+            for line in _wrap(f"{name:<11} {_LEGEND[name]}", " " * 12)
         ]
         lines.append("")
     if "salience" in tables:
         lines += [*_salience_lines(tables["salience"]), ""]
     if "not_measured" in tables:
         missing = tables["not_measured"].itertuples()
-        lines += [line for row in missing for line in _wrapped(f"not measured: {row.section}: {row.reason}")]
+        lines += [line for row in missing for line in _wrap(f"not measured: {row.section}: {row.reason}")]
         lines.append("")
     return "\n".join(lines)
 
 
-def _fitting(layers: pd.DataFrame) -> list[str]:
+def _blocks_of_columns(layers: pd.DataFrame) -> list[str]:
     """The table in as many blocks of columns as the terminal's width asks for."""
     table = layers.set_index("layer").rename_axis(index=None).rename_axis("layer", axis="columns")
     text = table.to_string(float_format=lambda value: f"{value:.3f}", na_rep="-", line_width=_width())
@@ -154,7 +154,7 @@ def _width() -> int:
     return max(40, shutil.get_terminal_size((100, 24)).columns)
 
 
-def _wrapped(text: str, following: str = "  ") -> list[str]:
+def _wrap(text: str, following: str = "  ") -> list[str]:
     return textwrap.wrap(text, min(110, _width()), subsequent_indent=following)
 
 
@@ -172,7 +172,7 @@ def _salience_lines(table: pd.DataFrame) -> list[str]:
         for row in some.itertuples()
     ]
     return [
-        *_wrapped(
+        *_wrap(
             f"salience: {len(beyond)} of {len(known)} pairs of query and context token have a contrast "
             f"beyond {_STANDS_OUT:g} standard errors; the median is {ratio.median():.2f}, and 1 is noise"
         ),
@@ -180,7 +180,7 @@ def _salience_lines(table: pd.DataFrame) -> list[str]:
     ]
 
 
-def printed(settings: ProbeRun, tables: Mapping[str, pd.DataFrame]) -> str:
+def terminal_text(settings: ProbeSettings, tables: Mapping[str, pd.DataFrame]) -> str:
     """A row per layer with its legend; of weights, the stable rank of each layer's matrices."""
     if not settings.weights:
         return probe_as_text(tables)

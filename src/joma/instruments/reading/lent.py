@@ -34,7 +34,7 @@ class Anatomy:
         """See ``joma.instruments.reading.anatomy.find_blocks``."""
         return find_blocks(self.model, self.weights)
 
-    def chosen(self, layers: Iterable[int] | None, where: str) -> list[Block]:
+    def choose(self, layers: Iterable[int] | None, where: str) -> list[Block]:
         """The blocks of these layers (in every stack that has them), all if None.
 
         Raises:
@@ -61,7 +61,7 @@ class Anatomy:
 
 
 @contextmanager
-def untouched(model: nn.Module, *, differentiable: bool = False) -> Iterator[None]:
+def leave_untouched(model: nn.Module, *, differentiable: bool = False) -> Iterator[None]:
     """Evaluation mode without gradients; or, if ``differentiable``, with those of activations alone.
 
     No parameter's ``.grad`` comes or goes. Training flags, module by module, and ``requires_grad``,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from joma.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from joma.checkpoints.in_memory import weights_of
-from joma.core.errors import InputError, first_line, foreign, shown
+from joma.core.errors import InputError, abbreviate, first_line, foreign
 from joma.core.files import LONGEST_CONFIG, LONGEST_INDEX, is_there, parse_json, read_bytes, user_path
 from joma.instruments.reading.passes import device_of
 from joma.instruments.reading.remarks import without_remarks_on_import
@@ -227,7 +227,7 @@ def _refuse_own_code(source: Path, code: dict[str, str], trust: bool) -> None:
     if code and not trust and not _is_known(source):
         files = ", ".join(sorted(set(code.values())))
         raise InputError(
-            f"{source} brings its own Python code ({shown(files)}), which joma does not run; if you "
+            f"{source} brings its own Python code ({abbreviate(files)}), which joma does not run; if you "
             "trust it, say --trust-remote-code (in Python: trust_remote_code=True)."
         )
 

@@ -35,7 +35,7 @@ def run_batch(model: nn.Module, batch: TokenBatch, *, logits: bool = False) -> O
         UnfinishedError: out of memory.
     """
     device = device_of(model)
-    inner = unwrapped(model)
+    inner = unwrap(model)
     parameters = inspect.signature(inner.forward).parameters
     given: dict[str, Any]
     if isinstance(batch, ReadyBatch):
@@ -114,7 +114,7 @@ _NO_TOKENS = {
 """The main input of models of transformers that read no text, and what it is."""
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrap(model: nn.Module) -> nn.Module:
     """The model itself, out of what compiles it, spreads it over devices or adapts it."""
     while True:
         adapted = getattr(model, "get_base_model", None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from joma.core.errors import InputError, shown
+from joma.core.errors import InputError, abbreviate
 from joma.core.settings import Settings, setting
 from joma.data.corpora import named_text
 
@@ -34,7 +34,7 @@ class ReadingArguments(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading(Settings):
+class ReadingSettings(Settings):
     """A model reads a text."""
 
     model: str = setting(
@@ -67,7 +67,7 @@ class Reading(Settings):
 
     def source(self) -> str:
         """What is read, for a heading: a file's name, or the string's beginning."""
-        return Path(self.text).name or shown(self.string, 40)
+        return Path(self.text).name or abbreviate(self.string, 40)
 
     def arguments(self) -> ReadingArguments:
         """As keywords; the text is a path, or the text of a corpus that is named."""

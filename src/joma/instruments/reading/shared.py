@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from joma.core.errors import InputError
 from joma.core.progress import Progress
-from joma.instruments.reading.lent import Anatomy, checked_batches, untouched
+from joma.instruments.reading.lent import Anatomy, checked_batches, leave_untouched
 from joma.instruments.reading.passes import Output, run_batch
 from joma.instruments.reading.ready import ReadyBatch
 from joma.instruments.reading.texts import TokenBatch
@@ -48,15 +48,15 @@ class Section(ABC):
     failure: InputError | None = None
 
     @abstractmethod
-    def following(self, part: Part) -> AbstractContextManager[None]:
+    def around_pass(self, part: Part) -> AbstractContextManager[None]:
         """Entered around the forward pass of a part: sets hooks and takes them out again."""
 
     @abstractmethod
-    def passed(self, part: Part, output: Output) -> None:
+    def after_pass(self, part: Part, output: Output) -> None:
         """A part has run, and this is what the model returned."""
 
     @abstractmethod
-    def found(self) -> dict[str, pandas.DataFrame]:
+    def make_tables(self) -> dict[str, pandas.DataFrame]:
         """The tables, by name, when all parts have passed."""
 
     def tables(self) -> dict[str, pandas.DataFrame]:
@@ -67,10 +67,10 @@ class Section(ABC):
         """
         if self.failure is not None:
             raise self.failure
-        return self.found()
+        return self.make_tables()
 
     @contextmanager
-    def excused(self) -> Iterator[None]:
+    def excuse_errors(self) -> Iterator[None]:
         """What cannot be measured ends this section, and not the pass that it shares."""
         try:
             yield
@@ -86,20 +86,18 @@ class TokenSection(Section):
         self.batches = checked_batches(batches, anatomy.model, where)
 
 
-def alone(
+def as_function(
     kind: Callable[Concatenate[Anatomy, Batches, P], TokenSection],
 ) -> Callable[Concatenate[nn.Module, Batches, P], pandas.DataFrame]:
     """A section by itself, as a function of a model and batches that gives its one table."""
 
-    def measured(
-        model: nn.Module, batches: Batches, /, *args: P.args, **kwargs: P.kwargs
-    ) -> pandas.DataFrame:
+    def measure(model: nn.Module, batches: Batches, /, *args: P.args, **kwargs: P.kwargs) -> pandas.DataFrame:
         section = kind(Anatomy(model), batches, *args, **kwargs)
         read(model, section.batches, [section])
         (table,) = section.tables().values()
         return table
 
-    return measured
+    return measure
 
 
 def read(
@@ -144,11 +142,11 @@ def _parts(batches: Sequence[TokenBatch], *, cut: bool) -> Iterator[Part]:
 
 def _run(model: nn.Module, part: Part, sections: Sequence[Section]) -> None:
     differentiable = any(one.differentiable for one in sections)
-    with untouched(model, differentiable=differentiable):
+    with leave_untouched(model, differentiable=differentiable):
         with ExitStack() as stack:
             for one in sections:
-                stack.enter_context(one.following(part))
+                stack.enter_context(one.around_pass(part))
             output = run_batch(model, part.batch, logits=differentiable)
         for one in sections:
-            with one.excused(), torch.set_grad_enabled(one.differentiable):
-                one.passed(part, output)
+            with one.excuse_errors(), torch.set_grad_enabled(one.differentiable):
+                one.after_pass(part, output)

@@ -159,7 +159,7 @@ def windows(
     if not pieces:
         raise InputError("the text has no two tokens in a row; give a longer text.")
     _check_vocabulary(pieces, model, config)
-    pieces = _limited(pieces, tokens, at_most)
+    pieces = _limit(pieces, tokens, at_most)
     padding = next((p for p in (_padding_of(tokenizer), getattr(config, "pad_token_id", None)) if p), 0)
     vocabulary = _vocabulary(model, config)
     if vocabulary is not None and not 0 <= padding < vocabulary:
@@ -324,7 +324,7 @@ def _around(tokenizer: Tokenizer | None) -> tuple[NDArray[np.int64], NDArray[np.
     return none, none
 
 
-def _limited(pieces: list[NDArray[np.int64]], tokens: int | None, at_most: int) -> list[NDArray[np.int64]]:
+def _limit(pieces: list[NDArray[np.int64]], tokens: int | None, at_most: int) -> list[NDArray[np.int64]]:
     available = sum(len(piece) for piece in pieces)
     if tokens is not None and available < tokens:
         raise InputError(

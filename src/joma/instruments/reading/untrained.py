@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from joma.core.errors import InputError, first_line
-from joma.instruments.reading.passes import device_of, unwrapped
+from joma.instruments.reading.passes import device_of, unwrap
 
 NULLS = ("untrained", "none")
 
@@ -55,7 +55,7 @@ def untrained_copy(model: nn.Module, *, seed: int) -> nn.Module:
     Raises:
         InputError: a model with weights that no module draws, or one that cannot be copied.
     """
-    inner = unwrapped(model)
+    inner = unwrap(model)
     device = device_of(model)
     dtype = next((p.dtype for p in inner.parameters() if p.is_floating_point()), torch.float32)
     with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.device(device):

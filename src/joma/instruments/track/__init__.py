@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrackRun(Instrument):
+class TrackSettings(Instrument):
     """Weights, their changes and, on a text, loss and attention entropy, checkpoint by checkpoint.
 
     The series is the reading's model: a folder of checkpoints, a model of the hub with its revisions, or,
@@ -75,7 +75,7 @@ class TrackRun(Instrument):
         """Every measurement."""
         return "values"
 
-    def lacking(self, tables: Mapping[str, pandas.DataFrame]) -> list[str]:
+    def list_missing(self, tables: Mapping[str, pandas.DataFrame]) -> list[str]:
         """The checkpoints that could not be measured, each with the reason; and series that do not meet."""
         notes = tables["notes"]
         lost = list(notes[notes["lost"]]["text"])

@@ -8,7 +8,7 @@ import pandas as pd
 
 from joma.core.claim import Claim, Statement, above, statements
 from joma.core.tables import rows
-from joma.instruments.track import TrackRun
+from joma.instruments.track import TrackSettings
 from joma.instruments.track.curves import FALSE_DISCOVERIES
 from joma.instruments.track.waves import LEAST_LAYERS, top_above_bottom
 
@@ -24,7 +24,7 @@ STATEMENTS = statements(
 )
 
 
-def claims(settings: TrackRun, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+def claims(settings: TrackSettings, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """JoMA Fig. 7's top layers that bounce and bottom layers that fall; the wave of rank compression."""
     return [
         _top_layers(settings, tables["bounces"]),
@@ -33,7 +33,7 @@ def claims(settings: TrackRun, tables: Mapping[str, pd.DataFrame]) -> list[Claim
     ]
 
 
-def _top_layers(settings: TrackRun, bounces: pd.DataFrame) -> Claim:
+def _top_layers(settings: TrackSettings, bounces: pd.DataFrame) -> Claim:
     statement = STATEMENTS["track.top_layers"]
     ranks = rows(bounces, series="A", metric="stable_rank", matrix=_MATRIX).dropna(
         subset=["layer", "rebound"]
@@ -80,7 +80,7 @@ def _wave(orders: pd.DataFrame, move: str, statement: Statement) -> Claim:
     )
 
 
-def answer(settings: TrackRun, tables: Mapping[str, pd.DataFrame]) -> list[str]:
+def answer(settings: TrackSettings, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     """How many checkpoints, what bounces, and what is wrong with the series."""
     members, notes, found = tables["checkpoints"], tables["notes"], tables["bounces"]
     said = [
@@ -102,13 +102,13 @@ def answer(settings: TrackRun, tables: Mapping[str, pd.DataFrame]) -> list[str]:
         )
     lost, others = notes[notes["lost"]], notes[~notes["lost"]]
     if len(lost):
-        said.append(f"Not measured: {_listed(lost['text'])}.")
+        said.append(f"Not measured: {_list_texts(lost['text'])}.")
     elif len(others):
-        said.append(f"Noticed: {_listed(others['text'])}.")
+        said.append(f"Noticed: {_list_texts(others['text'])}.")
     return said
 
 
-def _listed(texts: pd.Series) -> str:
+def _list_texts(texts: pd.Series) -> str:
     some = [text.rstrip(".") for text in texts[:2]]
     more = len(texts) - len(some)
     return "; ".join(some) + (f"; and {more} more" if more else "")

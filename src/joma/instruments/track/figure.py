@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from joma.core.figures import PALETTE, ink, panels, shade
-from joma.instruments.track import TrackRun
+from joma.instruments.track import TrackSettings
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 
 CAPTION = (
@@ -29,7 +29,7 @@ _LEGEND_LINES = 8
 _ONE_CURVE = ["line", "stack", "layer", "expert", "head"]
 
 
-def draw(settings: TrackRun, tables: Mapping[str, pd.DataFrame]) -> Figure:
+def draw(settings: TrackSettings, tables: Mapping[str, pd.DataFrame]) -> Figure:
     """Draw the figure that ``CAPTION`` describes."""
     values = tables["values"]
     values = values[(values["series"] == "A") & (values["against"].isin(["", "previous"]))]
@@ -61,7 +61,7 @@ def draw(settings: TrackRun, tables: Mapping[str, pd.DataFrame]) -> Figure:
     moves = tables["dates"]
     _moves(axes[-1][1], moves[(moves["series"] == "A") & (moves["metric"] == "stable_rank")])
     if "beside" in tables and len(tables["beside"]):
-        _beside(axes[-1][2], tables["beside"], settings.align)
+        _draw_difference(axes[-1][2], tables["beside"], settings.align)
     else:
         axes[-1][2].set_axis_off()
     return figure
@@ -144,7 +144,7 @@ def _by_layer(axes: Axes, instead: str) -> None:
     axes.legend(fontsize=7)
 
 
-def _beside(axes: Axes, beside: pd.DataFrame, align: str) -> None:
+def _draw_difference(axes: Axes, beside: pd.DataFrame, align: str) -> None:
     """By how much the first series lies above the second, by layer."""
     metric, matrix = next(
         (key for key in _TITLES if ((beside["metric"] == key[0]) & (beside["matrix"] == key[1])).any()),

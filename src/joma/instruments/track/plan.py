@@ -15,8 +15,8 @@ from joma.checkpoints.series.sources.find import find_series
 from joma.checkpoints.series.sources.source import kept_of
 from joma.core.errors import JomaError, UnfinishedError
 from joma.core.files import Json
-from joma.instruments.track import TrackRun
-from joma.instruments.track.measuring.measured import checked, measure_one
+from joma.instruments.track import TrackSettings
+from joma.instruments.track.measuring.measured import check_settings, measure_one
 from joma.instruments.track.measuring.weights import wanted_tensors
 
 _HELD = 4
@@ -65,9 +65,9 @@ class Plan:
         return "\n".join(lines)
 
 
-def plan(settings: TrackRun) -> Plan:
+def plan(settings: TrackSettings) -> Plan:
     """Look at the series, and measure one checkpoint for the time that it takes."""
-    checked(settings)
+    check_settings(settings)
     found = find_series(settings.series, settings.revisions)
     chosen = select(found.members, settings.revisions, found.lost)
     same: dict[str, str] = {}

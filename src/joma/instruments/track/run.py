@@ -10,9 +10,9 @@ from joma.checkpoints.series.members import Member
 from joma.checkpoints.series.sources.find import find_series
 from joma.core.errors import UnfinishedError
 from joma.core.progress import Progress
-from joma.instruments.track import TrackRun
+from joma.instruments.track import TrackSettings
 from joma.instruments.track.curves import bounces, early_warnings, side_by_side
-from joma.instruments.track.measuring.measured import Measured, checked
+from joma.instruments.track.measuring.measured import MeasuredSeries, check_settings
 from joma.instruments.track.measuring.parts import Parts
 from joma.instruments.track.orders import dates, layer_curves, orders
 from joma.instruments.track.summary import layer_summary
@@ -22,22 +22,22 @@ _JUDGED = (ATTENTION_ENTROPY, "stable_rank", "spectral_entropy", "loss")
 _POLL_SECONDS, _DISTANT_POLL_SECONDS = 2.0, 60.0
 
 
-def run(settings: TrackRun, progress: Progress) -> dict[str, pd.DataFrame]:
+def run(settings: TrackSettings, progress: Progress) -> dict[str, pd.DataFrame]:
     """What the settings ask for; with ``follow``, until no checkpoint has come for so long."""
-    checked(settings)
+    check_settings(settings)
     parts = Parts(progress)
     while True:
-        before, _ = _listing(settings) if settings.follow else ([], False)
+        before, _ = _list_members(settings) if settings.follow else ([], False)
         tables = _all_tables(settings, parts)
         if not settings.follow or not _has_grown(settings, before):
             return tables
 
 
-def _has_grown(settings: TrackRun, before: list[Member]) -> bool:
+def _has_grown(settings: TrackSettings, before: list[Member]) -> bool:
     """Wait for a listing that is another one; False if none has come for as long as was asked for."""
     since = time.monotonic()
     while True:
-        members, distant = _listing(settings)
+        members, distant = _list_members(settings)
         if members != before:
             return True
         left = settings.follow - (time.monotonic() - since)
@@ -46,15 +46,15 @@ def _has_grown(settings: TrackRun, before: list[Member]) -> bool:
         time.sleep(min(left, _DISTANT_POLL_SECONDS if distant else _POLL_SECONDS))
 
 
-def _listing(settings: TrackRun) -> tuple[list[Member], bool]:
+def _list_members(settings: TrackSettings) -> tuple[list[Member], bool]:
     found = find_series(settings.series, settings.revisions)
     return found.members, found.distant
 
 
-def _all_tables(settings: TrackRun, parts: Parts) -> dict[str, pd.DataFrame]:
-    found = [Measured(settings, "A", settings.series, parts).tables()]
+def _all_tables(settings: TrackSettings, parts: Parts) -> dict[str, pd.DataFrame]:
+    found = [MeasuredSeries(settings, "A", settings.series, parts).tables()]
     if settings.against:
-        found.append(Measured(settings, "B", (settings.against,), parts).tables())
+        found.append(MeasuredSeries(settings, "B", (settings.against,), parts).tables())
     tables = {
         name: pd.concat([one[name] for one in found if name in one], ignore_index=True)
         for name in dict.fromkeys(name for one in found for name in one)

@@ -11,14 +11,14 @@ import pandas as pd
 from joma.core.errors import InputError
 from joma.core.progress import Progress
 from joma.core.settings import Value
-from joma.instruments.track import TrackRun
+from joma.instruments.track import TrackSettings
 from joma.runs.directory import run_experiment
 from joma.runs.result import JobResult
 
 
 @dataclass(frozen=True, repr=False)
 class TrackResult(JobResult):
-    """A series of checkpoints, measured: the tables of ``joma.instruments.track.TrackRun``."""
+    """A series of checkpoints, measured: the tables of ``joma.instruments.track.TrackSettings``."""
 
     def first_table(self) -> str:
         """``values``, with every measurement: ``series, checkpoint, step, layer, head, metric, value`` ..."""
@@ -70,7 +70,7 @@ def track(
     if not named:
         raise InputError("track: the series is empty; give a folder, folders and files, or a model's name.")
     given: dict[str, Value] = {**settings, "model": str(named[0]), "text": str(text)}
-    job = TrackRun.of(**given, further=tuple(map(str, named[1:])))
+    job = TrackSettings.of(**given, further=tuple(map(str, named[1:])))
     job.check_complete()
     if out is None:
         return TrackResult(job, job.run(Progress(quiet=quiet)))

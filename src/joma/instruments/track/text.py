@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.instruments.track import TrackRun
+from joma.instruments.track import TrackSettings
 
 
-def printed(settings: TrackRun, tables: Mapping[str, pd.DataFrame]) -> str:
+def terminal_text(settings: TrackSettings, tables: Mapping[str, pd.DataFrame]) -> str:
     """One line per checkpoint, the dips, and everything that was noticed."""
     members, notes, found = tables["checkpoints"], tables["notes"], tables["bounces"]
     shown = ["checkpoint", "step", "bytes", "same_as", "measured"]

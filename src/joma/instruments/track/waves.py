@@ -37,16 +37,16 @@ def half_fallen(steps: Array, values: Array) -> float:
     """
     low = int(np.argmin(values))
     high = int(np.argmax(values[: low + 1]))
-    return _crossing(steps[high : low + 1], values[high : low + 1])
+    return _find_crossing(steps[high : low + 1], values[high : low + 1])
 
 
 def half_back(steps: Array, values: Array) -> float:
     """When it has risen half of the way from its lowest point to the highest after; NaN if it never does."""
     low = int(np.argmin(values))
-    return _crossing(steps[low:], -values[low:])
+    return _find_crossing(steps[low:], -values[low:])
 
 
-def _crossing(steps: Array, falling: Array) -> float:
+def _find_crossing(steps: Array, falling: Array) -> float:
     if len(steps) < 2 or falling.max() == falling.min():
         return float("nan")
     end = int(np.argmin(falling))

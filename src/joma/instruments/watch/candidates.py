@@ -138,7 +138,7 @@ class Candidates:
                     self._enter(product, which, list(group), made)
             return
         if name in ("aten::cat", "aten::stack") and isinstance(args[0], list | tuple):
-            self._joined(name, list(tensors(args[0])), args[1] if len(args) > 1 else 0, result)
+            self._join(name, list(tensors(args[0])), args[1] if len(args) > 1 else 0, result)
             return
         for operand in tensors(args):
             group = self._by_memory.get(storage_of(operand))
@@ -147,11 +147,13 @@ class Candidates:
             for made in tensors((result,)):
                 if made.is_floating_point() and not same_storage(made, operand):
                     for candidate in list(group):
-                        strides = carried(candidate.carriers[storage_of(operand)].strides, operand, made)
+                        strides = carry_strides(
+                            candidate.carriers[storage_of(operand)].strides, operand, made
+                        )
                         if strides is not None or made.numel() == operand.numel() or "pad" in name:
                             self._carry(candidate, made, strides, made.storage_offset())
 
-    def _joined(self, name: str, operands: list[Tensor], dim: Argument, result: Argument) -> None:
+    def _join(self, name: str, operands: list[Tensor], dim: Argument, result: Argument) -> None:
         made = next(tensors((result,)), None)
         if made is None or not isinstance(dim, int):
             return
@@ -159,7 +161,9 @@ class Candidates:
         for operand in operands:  # of one dimension and empty, one may be joined to any
             part = operand.unsqueeze(dim) if name == "aten::stack" else operand
             for candidate in list(self._by_memory.get(storage_of(operand), ())):
-                strides = carried(candidate.carriers[storage_of(operand)].strides, part, made, along=dim)
+                strides = carry_strides(
+                    candidate.carriers[storage_of(operand)].strides, part, made, along=dim
+                )
                 self._carry(candidate, made, strides, at)
             at += made.stride(dim) * (part.shape[dim] if part.ndim == made.ndim else 0)
 
@@ -247,7 +251,7 @@ class Candidates:
 _CHANNELS = "a softmax over channels (features, experts, slots or codes), not over tokens"
 
 
-def carried(
+def carry_strides(
     strides: Strides | None, operand: Tensor, made: Tensor, along: int | None = None
 ) -> Strides | None:
     """The strides, in what an operation made, of axes that have these strides in its operand.

@@ -37,7 +37,7 @@ from joma.instruments.watch.owners import Place, in_backward
 
 
 @contextmanager
-def unobserved() -> Iterator[None]:
+def leave_unobserved() -> Iterator[None]:
     """Compute something that no dispatch mode sees, no autograd records and no autocast rounds."""
     with (
         _disable_current_modes(),
@@ -91,9 +91,9 @@ class AttentionMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(func, OpOverload) or in_backward():
             result = func(*args, **kwargs)
             if kind == "flex" and self.observer.active() and not in_backward():
-                with unobserved():
+                with leave_unobserved():
                     call = flex_call(*args, **kwargs)
-                    call = self.lineage.told(call, args[0], args[1])
+                    call = self.lineage.with_inputs(call, args[0], args[1])
                     self.observer.report.attention(call, self.observer.place())
             elif kind == "opaque" and self.observer.active():
                 self.observer.report.opaque(str(func), "an operation that cannot be opened")
@@ -132,7 +132,7 @@ class AttentionMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if kind == "plain" or kind == "product":
             if self.candidates:
-                with unobserved():
+                with leave_unobserved():
                     self.candidates.follow(func._schema.name, given, result, product)
         elif kind == "opaque":
             self.observer.report.opaque(str(func), "an operation that cannot be opened")
@@ -145,7 +145,7 @@ class AttentionMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Keep what an operation is about to overwrite: a copy of a softmax's scores, if it is one."""
         if not func._schema.is_mutable or not (self.candidates or kind == "softmax"):
             return None
-        with unobserved():
+        with leave_unobserved():
             written = kwargs.get("out", args[0] if args else None)
             if self.candidates and isinstance(written, Tensor):
                 self.candidates.before_writing(written)
@@ -166,7 +166,7 @@ class AttentionMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = named_arguments(func, args, kwargs)
         report = self.observer.report
         try:
-            with unobserved():
+            with leave_unobserved():
                 if kind == "softmax":
                     scores: Tensor = given["self"]
                     if scores.ndim and scores.numel() and not scores.is_nested:
@@ -177,7 +177,7 @@ class AttentionMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if kind == "kernel" and self.lineage.heads_first(given["query"]):
                     call = call.heads_second()
                 query = given["src"] if "src" in given else given["query"]
-                call = self.lineage.told(call, query, given.get("key", query))
+                call = self.lineage.with_inputs(call, query, given.get("key", query))
                 report.attention(call, self.observer.place())
         except InputError as error:
             report.opaque(str(func), str(error))

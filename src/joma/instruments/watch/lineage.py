@@ -114,7 +114,7 @@ class Lineage:
         ]
         return query.ndim == 4 and whole[0] and not whole[1]
 
-    def told(self, call: AttentionCall, query: Tensor, key: Tensor) -> AttentionCall:
+    def with_inputs(self, call: AttentionCall, query: Tensor, key: Tensor) -> AttentionCall:
         """A call that knows the inputs of its queries and keys."""
         return replace(call, asking=self.of(query).sources, answering=self.of(key).sources)
 
@@ -142,7 +142,7 @@ class Lineage:
             return None
         origins = [self.of(operand) for operand in operands]
         for made in tensors((result,)):
-            self._keep(made, _merged(made, operands, origins))
+            self._keep(made, _merge(made, operands, origins))
         if name in ("aten::cat", "aten::stack") and len(operands) > 1:
             self._of_pieces(operands, origins[0], args[1] if len(args) > 1 else 0, result)
         return None
@@ -243,7 +243,7 @@ def _moved(factor: Tensor, dim: int, ranges: Ranges, made: Tensor, at: int) -> R
     return tuple((low * stride, high * stride) for low, high in parts)
 
 
-def _merged(made: Tensor, operands: list[Tensor], origins: list[Origin]) -> Origin:
+def _merge(made: Tensor, operands: list[Tensor], origins: list[Origin]) -> Origin:
     """Of a view, or of what works entry by entry on its operands."""
     if not operands:
         return PARAMETERS
@@ -251,13 +251,13 @@ def _merged(made: Tensor, operands: list[Tensor], origins: list[Origin]) -> Orig
         origin = origins[0]
         if not (origin.channels or origin.widths) or same_storage(made, operands[0]):
             return origin
-        channels, widths = _carried(made, operands, origins)
+        channels, widths = _carry(made, operands, origins)
         return replace(origin, channels=channels, widths=widths)
     if all(origin.weights for origin in origins):
         return PARAMETERS
     pairs = [i for i, origin in enumerate(origins) if origin.pair and operands[i].ndim == made.ndim]
     chosen = pairs or range(len(operands))
-    channels, widths = _carried(made, [operands[i] for i in chosen], [origins[i] for i in chosen])
+    channels, widths = _carry(made, [operands[i] for i in chosen], [origins[i] for i in chosen])
     return Origin(
         # A mask that is added to scores has no part in whose they are.
         frozenset().union(*(origins[i].sources for i in chosen)),
@@ -269,7 +269,7 @@ def _merged(made: Tensor, operands: list[Tensor], origins: list[Origin]) -> Orig
     )
 
 
-def _carried(made: Tensor, operands: list[Tensor], origins: list[Origin]) -> tuple[Ranges, Ranges]:
+def _carry(made: Tensor, operands: list[Tensor], origins: list[Origin]) -> tuple[Ranges, Ranges]:
     """The channels and widths of a tensor that has its operands' axes one by one."""
     channels: dict[Range, None] = {}
     widths: dict[Range, None] = {}

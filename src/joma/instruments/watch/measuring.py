@@ -33,7 +33,7 @@ def check_statistics(names: Sequence[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """One statistic of one call, reduced. Tensors stay on their device until ``columns``."""
 
     name: str
@@ -133,21 +133,21 @@ def _without_padding(query: Tensor, key: Tensor, valid: Tensor | None) -> tuple[
     if valid is None or (bool(torch.isfinite(query.sum())) and bool(torch.isfinite(key.sum()))):
         return query, key
 
-    def cleaned(tensor: Tensor) -> Tensor:
+    def clean(tensor: Tensor) -> Tensor:
         if valid.shape[1] != tensor.shape[2]:
             return tensor
         return tensor.masked_fill(~valid[:, None, :, None], 0.0)
 
-    return cleaned(query), cleaned(key)
+    return clean(query), clean(key)
 
 
-def reduced(
+def reduce_rows(
     result: AttentionEntropy,
     statistics: Sequence[str],
     valid: Tensor | None,
     how: Reduction,
     first_head: int = 0,
-) -> list[Measured]:
+) -> list[Measurement]:
     """Reduce over the valid rows (``valid``: (batch, queries)) that have a value, in float64."""
     sampled = bool((result.strata != 1).any())
     if valid is not None:
@@ -176,5 +176,5 @@ def reduced(
             errors = (errors * weight).sum(over) / total
             counts = counts.sum(over)
         unit = STATISTICS.get(name, ("nats", ""))[0] or "1"
-        out.append(Measured(name, unit, values, errors, counts, result.rows, standard_errors, first_head))
+        out.append(Measurement(name, unit, values, errors, counts, result.rows, standard_errors, first_head))
     return out

@@ -22,7 +22,7 @@ class Modes(threading.local):
         self._eager = ExitStack()
 
     @contextmanager
-    def entered(self, mode: AbstractContextManager[TorchDispatchMode]) -> Iterator[None]:
+    def enter(self, mode: AbstractContextManager[TorchDispatchMode]) -> Iterator[None]:
         """Within the block this mode lies on the stack; what is compiled runs uncompiled."""
         # Importing dynamo takes a second: where nobody has, nothing is compiled either.
         if not self._open and "torch._dynamo" in sys.modules:

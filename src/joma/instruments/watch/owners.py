@@ -64,7 +64,7 @@ class _Stream:
 
 
 @dataclass
-class _Running:
+class _RunningModule:
     name: str
     module: nn.Module
     paddings: list[_Padding] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Place:
 
     name: str
     module: nn.Module | None
-    running: tuple[_Running, ...] = ()
+    running: tuple[_RunningModule, ...] = ()
     """Outermost first."""
     streams: list[_Stream] = field(default_factory=list)
     """What tokens were seen to be padding in this pass, in the order seen."""
@@ -220,7 +220,7 @@ class Owners:
         self.model = model
         self.started, self.ended, self.failed = started, ended, failed
         self.lineage = lineage
-        self.running: list[_Running] = []
+        self.running: list[_RunningModule] = []
         self.streams: list[_Stream] = []
         self.entered: dict[str, nn.Module] = {}
         self._handles: list[RemovableHandle] = []
@@ -279,7 +279,7 @@ class Owners:
             self.failed(error)
         for running in self.running[-1:]:
             running.shapes |= shapes
-        self.running.append(_Running(name, module, shapes=shapes))
+        self.running.append(_RunningModule(name, module, shapes=shapes))
         self.entered[name] = module
 
     def _leave(self, module: nn.Module, args: tuple[Argument, ...], output: Argument) -> None:
@@ -313,7 +313,7 @@ class Owners:
                 mask = given.get(name)
                 if not isinstance(mask, Tensor) or mask.ndim != 2:
                     continue
-                rows = _kept(mask.detach(), name in _KEPT_ROWS)
+                rows = _tokens_kept(mask.detach(), name in _KEPT_ROWS)
                 tokens = _tokens_of(name, given)
                 if tokens is not None and not bool(rows.all()):
                     sources = self.lineage.of(tokens).sources
@@ -328,7 +328,7 @@ class Owners:
             return Place(OUTSIDE, None)
         return Place(running[-1].name, running[-1].module, running, self.streams)
 
-    def named(self, module: nn.Module) -> str | None:
+    def name_of(self, module: nn.Module) -> str | None:
         """A module's name in the model; None for a stranger."""
         return self.names.get(id(module))
 
@@ -336,10 +336,10 @@ class Owners:
         """Modules that ran, look like attention by their class, and hold or sit in no measured module."""
         looking = [n for n, m in self.entered.items() if n and LOOKS_LIKE_ATTENTION.search(type(m).__name__)]
 
-        def related(one: str, other: str) -> bool:
+        def are_related(one: str, other: str) -> bool:
             return one == other or one.startswith(other + ".") or other.startswith(one + ".")
 
-        unmeasured = [n for n in looking if not any(related(n, seen) for seen in measured if seen)]
+        unmeasured = [n for n in looking if not any(are_related(n, seen) for seen in measured if seen)]
         return [n for n in unmeasured if not any(o != n and o.startswith(n + ".") for o in unmeasured)]
 
 
@@ -397,7 +397,7 @@ def _shapes(values: Iterable[Argument]) -> set[tuple[int, ...]]:
     return {tuple(one.shape) for one in found if one.ndim > 1}
 
 
-def _kept(mask: Tensor, of_ones: bool) -> Tensor:
+def _tokens_kept(mask: Tensor, of_ones: bool) -> Tensor:
     """A padding mask as bool, True for tokens that are not padding.
 
     ``of_ones``: 1 for tokens, 0 for padding. Either kind may be added to scores instead: 0 for tokens and

@@ -59,7 +59,7 @@ def _get_interface(self: Any, implementation: str, default: Callable[..., Any]) 
     kind = "eager" if function is default else str(implementation)
 
     @functools.wraps(function)
-    def observed(
+    def observe(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
     ) -> Any:
         def call() -> AttentionCall | None:
@@ -70,7 +70,7 @@ def _get_interface(self: Any, implementation: str, default: Callable[..., Any]) 
                 around.enter_context(observer.around(call, module, (query, key)))
             return function(module, query, key, value, *args, **kwargs)
 
-    return observed
+    return observe
 
 
 def registry_call(

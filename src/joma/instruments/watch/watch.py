@@ -19,10 +19,10 @@ from joma.core.tables import frame_html
 from joma.instruments.watch import registry
 from joma.instruments.watch.call import AttentionCall
 from joma.instruments.watch.candidates import Report
-from joma.instruments.watch.capture import AttentionMode, Observer, unobserved
+from joma.instruments.watch.capture import AttentionMode, Observer, leave_unobserved
 from joma.instruments.watch.coverage import Coverage
 from joma.instruments.watch.lineage import Lineage
-from joma.instruments.watch.measuring import Measured, Reduction, check_statistics, measure, reduced
+from joma.instruments.watch.measuring import Measurement, Reduction, check_statistics, measure, reduce_rows
 from joma.instruments.watch.modes import MODES
 from joma.instruments.watch.owners import OUTSIDE, Owners, Place
 from joma.instruments.watch.selection import Selection
@@ -94,7 +94,7 @@ class Record:
     module: str
     call: int
     dtype: str
-    measured: list[Measured]
+    measured: list[Measurement]
 
 
 class Watch:
@@ -234,7 +234,7 @@ class Watch:
                 rows=self.rows if call.shape[2] > 16 else None,
                 seed=self._current,
             )
-            measured = reduced(result, self.statistics, rows, self.reduce, call.first_head)
+            measured = reduce_rows(result, self.statistics, rows, self.reduce, call.first_head)
         except Exception as error:  # the model's own pass goes on; table() raises
             self._coverage.note(name, call.route, call.operation, "not measured", words_of(error))
             return None
@@ -257,12 +257,12 @@ class Watch:
         self, call: Callable[[], AttentionCall | None], module: nn.Module, told: tuple[Tensor, Tensor]
     ) -> Iterator[None]:
         """Around one attention function of transformers (see ``joma.instruments.watch.registry``)."""
-        name = self._owners.named(module)
+        name = self._owners.name_of(module)
         if name is None or not self._active():
             yield
             return
         try:
-            with unobserved():
+            with leave_unobserved():
                 made = call()
         except Exception as error:
             self._coverage.note(name, "registry", type(module).__name__, "not measured", words_of(error))
@@ -275,9 +275,9 @@ class Watch:
         with self._suppression():
             yield
         try:
-            with unobserved():
+            with leave_unobserved():
                 place = replace(self._owners.place(), name=name, module=module)
-                self._measure(self._lineage.told(made, *told), place)
+                self._measure(self._lineage.with_inputs(made, *told), place)
         except Exception as error:
             self._fail(error)
 
@@ -319,7 +319,7 @@ class Watch:
         import pandas
 
         parts: list[dict[str, NDArray[np.generic]]] = []
-        for layer, record, measured in self.measured():
+        for layer, record, measured in self.measurements():
             columns = measured.columns()
             size = len(columns["value"])
             identity: dict[str, str | int] = {
@@ -344,7 +344,7 @@ class Watch:
         last = ["error_bound", *(c for c in ("standard_error",) if c in table), "dtype", "count"]
         return table[[*first, *places, "metric", "value", "unit", *last]]
 
-    def measured(self) -> Iterator[tuple[int, Record, Measured]]:
+    def measurements(self) -> Iterator[tuple[int, Record, Measurement]]:
         """What ``table`` is made of, as tensors on their device: layer, record and one statistic.
 
         Raises:
@@ -359,9 +359,9 @@ class Watch:
                 f"{silent[0]}; see coverage().",
                 stacklevel=2,
             )
-        yield from self.kept()
+        yield from self.measurements_so_far()
 
-    def kept(self) -> Iterator[tuple[int, Record, Measured]]:
+    def measurements_so_far(self) -> Iterator[tuple[int, Record, Measurement]]:
         """The same, whatever else could not be measured."""
         for record in self._records:
             layer = self._coverage.layer(record.module)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.measures.attention.scores import BITS, Moments, Scores, Wanted, moments_of_sums
+from joma.measures.attention.scores import BITS, Moments, Scores, WantedMoments, moments_of_sums
 from joma.measures.attention.visible_keys import Rows, take
 
 _LOGITS = 3 << 17
@@ -28,7 +28,7 @@ _BLOCKS = 8
 _Ceiling = tuple[slice, Tensor]
 
 
-def blocked_moments(scores: Scores, wanted: Wanted, block_size: int) -> Moments:
+def blocked_moments(scores: Scores, wanted: WantedMoments, block_size: int) -> Moments:
     """The moments of every row, ``block_size`` logits at a time, or one for each head of a group if fewer."""
     batch, key_heads, keys, _ = scores.key.shape
     group, rows = scores.group, scores.query.shape[2]
@@ -56,13 +56,13 @@ class _Blocks:
     key head, stand beside each other row by row, so that a run of rows is a view.
     """
 
-    def __init__(self, scores: Scores, wanted: Wanted, width: int) -> None:
+    def __init__(self, scores: Scores, wanted: WantedMoments, width: int) -> None:
         batch, key_heads, keys, _ = scores.key.shape
         rows, group = scores.query.shape[2], scores.group
         self.scores, self.wanted, self.width = scores, wanted, width
         factor = scores.scale * BITS if scores.softcap is None else scores.scale / scores.softcap
         query = scores.query.new_empty(batch, key_heads, rows, group, scores.query.shape[-1])
-        torch.mul(scores.grouped(scores.query).transpose(2, 3), factor, out=query)
+        torch.mul(scores.group_heads(scores.query).transpose(2, 3), factor, out=query)
         self.query = query.flatten(2, 3)
         self.square = (scores.key * scores.key).sum(-1)
         first, stop = scores.visible.first.cpu().numpy(), scores.visible.stop.cpu().numpy()
@@ -159,12 +159,12 @@ class _Blocks:
         torch.exp2(s, out=w)
         torch.sum(w, -1, out=sums["total"])
         torch.sum(s.mul_(w), -1, out=sums["mean"])
-        _weighted(w, self.square[sample, heads, keys], s, sums["square"])
+        _weigh(w, self.square[sample, heads, keys], s, sums["square"])
         if "place" in sums:
             # Counted from the rows' middle: small numbers keep float32 exact in long texts too.
             places = torch.arange(keys.start, keys.stop, device=s.device) - self._middle(rows)
             places = places.to(s.dtype).expand(*s.shape[:2], -1)
-            _weighted(w, places, s, sums["place"])
+            _weigh(w, places, s, sums["place"])
             if "away" in sums:
                 away = torch.sub(places[:, :, None], (sums["place"] / sums["total"])[..., None], out=s)
                 torch.sum(away.square_().mul_(w), -1, out=sums["away"])
@@ -220,7 +220,7 @@ class _Blocks:
         return torch.unflatten(rows, 2, (-1, self.scores.group)).transpose(2, 3).flatten(1, 2)
 
 
-def _weighted(weights: Tensor, values: Tensor, scratch: Tensor, out: Tensor) -> None:
+def _weigh(weights: Tensor, values: Tensor, scratch: Tensor, out: Tensor) -> None:
     """Sum over the keys of weights (samples, heads, rows, keys) times values (samples, heads, keys)."""
     if weights.shape[0] == weights.shape[1] == 1:
         torch.mv(weights[0, 0], values[0, 0], out=out[0, 0])

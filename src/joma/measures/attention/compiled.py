@@ -13,13 +13,13 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from joma.measures.attention.scores import BITS, Moments, Scores, Wanted, moments_of_sums
+from joma.measures.attention.scores import BITS, Moments, Scores, WantedMoments, moments_of_sums
 
 FEWEST = 1 << 19
 """Scores that are worth the import of a compiler; less takes flash attention a few milliseconds."""
 
 
-def compiled_moments(scores: Scores, wanted: Wanted) -> Moments | None:
+def compiled_moments(scores: Scores, wanted: WantedMoments) -> Moments | None:
     """The moments of every row, or None where the kernel does not serve (see the module) or is not there."""
     query, key, seen = scores.query, scores.key, scores.visible
     if (

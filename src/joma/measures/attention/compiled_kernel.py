@@ -19,7 +19,7 @@ from numba.core.typing import Context, Signature
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from joma.measures.attention.torch_threads import TAKEN, Typed, next_task, together
+from joma.measures.attention.torch_threads import TAKEN, Typed, next_task, run_on_threads
 
 _LANES = 8
 _VECTORS = 2
@@ -79,8 +79,8 @@ def row_sums(
     panels = np.zeros((batch, key_heads, -(-keys // PANEL), width, PANEL), np.float32)
     square = np.empty((batch, key_heads, keys), np.float32)
     sums = np.zeros((5, batch, heads, rows), np.float32)
-    together(_pack, key, panels, square)
-    together(_row_sums, query, panels, square, first, stop, positions, _single(factor), placed, sums)
+    run_on_threads(_pack, key, panels, square)
+    run_on_threads(_row_sums, query, panels, square, first, stop, positions, _single(factor), placed, sums)
     return sums
 
 

@@ -15,7 +15,7 @@ from joma.measures.attention.blocked import blocked_moments
 from joma.measures.attention.compiled import compiled_moments
 from joma.measures.attention.flash import flash_moments
 from joma.measures.attention.scores import Scores
-from joma.measures.attention.statistics import finish, wanted
+from joma.measures.attention.statistics import finish, wanted_moments
 
 TOLERANCE = 5e-5
 """Nats. Float32 rows whose error estimate is larger are computed again in float64."""
@@ -190,7 +190,7 @@ def _measure(given: Arguments, tolerance: float) -> AttentionEntropy:
         if tolerance < math.inf or not bool(error[seen].isfinite().all()):
             redone = int(doubtful.sum())
             if share > _REDO_ALL:
-                values, errors = _rounded(*_in_precision(given, scores, torch.float64)[:2], error.dtype)
+                values, errors = _round_to(*_in_precision(given, scores, torch.float64)[:2], error.dtype)
             elif redone:
                 _redo(given, doubtful, values, errors)
     error = errors["entropy"]
@@ -219,8 +219,8 @@ def _in_precision(
     given: Arguments, scores: Scores, dtype: torch.dtype, heads: slice = slice(None)
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], str]:
     """Statistics, error estimates and route with everything in ``dtype``."""
-    scores = scores.centred(dtype)
-    need = wanted(given.statistics)
+    scores = scores.centre_keys(dtype)
+    need = wanted_moments(given.statistics)
     short = scores.key.shape[2] <= _DENSE_KEYS or scores.query.shape[2] <= _DENSE_ROWS
     moments, route = None, "dense"
     if not short and not given.by_blocks:
@@ -240,13 +240,13 @@ def _redo(given: Arguments, doubtful: Tensor, values: dict[str, Tensor], errors:
         rows = doubtful[sample, head].nonzero().squeeze(-1)
         one = (slice(sample, sample + 1), slice(head, head + 1))
         exact = _in_precision(given, given.scores.take(*one, rows), torch.float64, one[1])
-        rounded = _rounded(*exact[:2], values["entropy"].dtype)
+        rounded = _round_to(*exact[:2], values["entropy"].dtype)
         for old, again in zip((values, errors), rounded, strict=True):
             for name, value in again.items():
                 old[name][sample, head, rows] = value[0, 0]
 
 
-def _rounded(
+def _round_to(
     values: dict[str, Tensor], errors: dict[str, Tensor], dtype: torch.dtype
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """In a shorter dtype, whose rounding counts as error."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from joma.measures.attention.kernels import Kernel, kernel_for
-from joma.measures.attention.scores import OUTLYING, Moments, Scores, Wanted, empty_moments
+from joma.measures.attention.scores import OUTLYING, Moments, Scores, WantedMoments, empty_moments
 from joma.measures.attention.visible_keys import Piece, pieces
 
 _KERNEL_BLOCK = 512
@@ -23,7 +23,7 @@ _KERNEL_BLOCK = 512
 _FEW_DIRECTIONS = 16
 
 
-def flash_moments(scores: Scores, wanted: Wanted) -> Moments | None:
+def flash_moments(scores: Scores, wanted: WantedMoments) -> Moments | None:
     """The moments of every row, or None where the device has no kernel for it.
 
     ``scores`` must be linear and ``wanted`` hold only what is linear in the probabilities.
@@ -88,7 +88,7 @@ def _piece(kernel: Kernel, scores: Scores, out: Moments, sample: slice, piece: P
     alike = max(8.0, keys / 4 + every / 64) if query.shape[-1] < _FEW_DIRECTIONS else 2.0
     error = scores.rounding * (size + length * (alike * large + typical / 4))
     keys_error = keys * torch.finfo(query.dtype).eps
-    error += length * _swamped(typical, large, out.entropy[where], keys_error)
+    error += length * _lost_in_sum(typical, large, out.entropy[where], keys_error)
     out.error[where] = error
     out.score_error[where] = scores.rounding * length * scores.longest()
     out.normaliser_error[where] = scores.rounding * lse.abs() + out.score_error[where]
@@ -122,7 +122,7 @@ def _calls(
     return parts
 
 
-def _swamped(typical: Tensor, large: Tensor, entropy: Tensor, units: float) -> Tensor:
+def _lost_in_sum(typical: Tensor, large: Tensor, entropy: Tensor, units: float) -> Tensor:
     """What a kernel may lose of P K, as a length, by adding many small terms to a large one.
 
     Where one key is far longer than the others and takes most of the mass (a sink), P K is a sum of that

@@ -45,7 +45,7 @@ class Scores:
         """Whether the scores are linear in the keys, so that E[s] = scale q . E[k]."""
         return self.softcap is None and self.bias is None
 
-    def grouped(self, heads: Tensor) -> Tensor:
+    def group_heads(self, heads: Tensor) -> Tensor:
         """(batch, heads, ...) -> (batch, key heads, group, ...), a view."""
         return torch.unflatten(heads, 1, (self.key.shape[1], self.group))
 
@@ -65,7 +65,7 @@ class Scores:
             typical=None if self.typical is None else self.typical[sample, key_heads],
         )
 
-    def centred(self, dtype: torch.dtype) -> Scores:
+    def centre_keys(self, dtype: torch.dtype) -> Scores:
         """In ``dtype``, keys without their mean over those in use where that changes no probability."""
         key = self.key.to(dtype)
         place = torch.arange(key.shape[2], device=key.device)
@@ -93,7 +93,7 @@ class Scores:
         """scale q . centre: what centring took from every score of a row; (batch, heads, rows) or 0."""
         if self.centre is None:
             return 0.0
-        products = torch.matmul(self.grouped(self.query), self.centre[:, :, None, :, None])
+        products = torch.matmul(self.group_heads(self.query), self.centre[:, :, None, :, None])
         return products.squeeze(-1).flatten(1, 2) * self.scale
 
     def offset_error(self) -> Tensor | float:
@@ -132,7 +132,7 @@ class Scores:
         batch, _, rows, width = self.query.shape
         index = keys.clamp(0, self.key.shape[2] - 1).expand(batch, rows)
         chosen = self.key.gather(2, index[:, None, :, None].expand(-1, self.key.shape[1], -1, width))
-        scores = (self.grouped(self.query) * chosen[:, :, None]).sum(-1).flatten(1, 2) * self.scale
+        scores = (self.group_heads(self.query) * chosen[:, :, None]).sum(-1).flatten(1, 2) * self.scale
         if self.softcap is not None:
             scores = torch.tanh(scores / self.softcap) * self.softcap
         if self.bias is not None:
@@ -174,7 +174,7 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedMoments:
     """Which moments beyond the entropy a call needs."""
 
     powers: tuple[float, ...] = ()
@@ -188,7 +188,7 @@ class Wanted:
         return self.key_spread or self.largest or bool(self.powers)
 
 
-def empty_moments(scores: Scores, wanted: Wanted) -> Moments:
+def empty_moments(scores: Scores, wanted: WantedMoments) -> Moments:
     """Room for the results."""
 
     def room() -> Tensor:
@@ -208,7 +208,7 @@ def empty_moments(scores: Scores, wanted: Wanted) -> Moments:
 
 
 def moments_of_sums(
-    scores: Scores, wanted: Wanted, sums: dict[str | float, Tensor], length: Tensor
+    scores: Scores, wanted: WantedMoments, sums: dict[str | float, Tensor], length: Tensor
 ) -> Moments:
     """Moments in nats from sums over the keys of each row, whose scores x are in units of log 2.
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from joma.core.errors import InputError, nearest
-from joma.measures.attention.scores import Moments, Scores, Wanted
+from joma.measures.attention.scores import Moments, Scores, WantedMoments
 
 STATISTICS: dict[str, tuple[str, str]] = {
     "entropy": ("nats", "H = -sum p_j log p_j"),
@@ -75,10 +75,10 @@ def needs_positions(statistics: Sequence[str]) -> str | None:
     return next((name for name in statistics if name in _POSITIONAL), None)
 
 
-def wanted(statistics: Sequence[str]) -> Wanted:
+def wanted_moments(statistics: Sequence[str]) -> WantedMoments:
     """Which moments the statistics are made of."""
     orders = (renyi_order(name) for name in statistics)
-    return Wanted(
+    return WantedMoments(
         powers=tuple(order for order in orders if order is not None),
         mean_key="mean_distance" in statistics,
         key_spread="distance_spread" in statistics,

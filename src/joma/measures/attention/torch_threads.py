@@ -27,7 +27,9 @@ Typed = tuple[Signature, Callable[..., ir.Value]]
 """What an intrinsic is: its signature, and what generates its code."""
 
 
-def together(function: Callable[..., None], *arguments: NDArray[np.generic] | np.generic | bool) -> None:
+def run_on_threads(
+    function: Callable[..., None], *arguments: NDArray[np.generic] | np.generic | bool
+) -> None:
     """Run a compiled function, which lets go of Python's lock, on as many threads as torch uses.
 
     Each calls it with the arguments and a counter (``TAKEN``), from which it takes tasks by

@@ -101,7 +101,7 @@ def visible_keys(
     first, stop = first.clamp(0, keys)[None], stop.clamp(0, keys)[None]
     stop = torch.maximum(first, stop)
     if mask is None:
-        return VisibleKeys(first, stop, *_used(first, stop))
+        return VisibleKeys(first, stop, *_used_keys(first, stop))
     mask = mask.expand(-1, -1, len(positions), keys)
     if mask.shape[1] > 1 and bool((mask == mask[:, :1]).all()):
         mask = mask[:, :1]
@@ -113,10 +113,10 @@ def visible_keys(
     first = torch.where(some, bits.argmax(-1), 0)
     stop = torch.where(some, keys - bits.flip(-1).argmax(-1), 0)
     contiguous = mask.shape[1] == 1 and bool((anywhere.sum(-1) == stop - first).all())
-    return VisibleKeys(first, stop, *_used(first, stop), None if contiguous else mask)
+    return VisibleKeys(first, stop, *_used_keys(first, stop), None if contiguous else mask)
 
 
-def _used(first: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
+def _used_keys(first: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
     empty = first >= stop
     end = stop.masked_fill(empty, 0).amax(-1)
     return torch.minimum(first.masked_fill(empty, torch.iinfo(torch.int64).max).amin(-1), end), end
@@ -177,10 +177,10 @@ def pieces(first: Tensor, stop: Tensor, *, masked: bool = False) -> Iterator[Pie
         if piece is None:
             at = max(last, at + 1)
             continue
-        yield from _masked(begins, ends, pending, at)
+        yield from _masked_pieces(begins, ends, pending, at)
         yield piece
         at = pending = last + 1
-    yield from _masked(begins, ends, pending, size)
+    yield from _masked_pieces(begins, ends, pending, size)
 
 
 def _run(begins: Rows, ends: Rows, at: int, end: int) -> Piece | None:
@@ -196,7 +196,7 @@ def _run(begins: Rows, ends: Rows, at: int, end: int) -> Piece | None:
     return Piece(slice(at, end), slice(high - 1, high + rise), "causal", before)
 
 
-def _masked(begins: Rows, ends: Rows, start: int, stop: int) -> Iterator[Piece]:
+def _masked_pieces(begins: Rows, ends: Rows, start: int, stop: int) -> Iterator[Piece]:
     """Blocks of rows that all see something, with the keys that any of them sees."""
     seeing = np.flatnonzero(begins[start:stop] < ends[start:stop]) + start
     for group in np.split(seeing, 1 + np.flatnonzero(np.diff(seeing) > 1)):

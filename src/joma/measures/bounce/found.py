@@ -12,7 +12,7 @@ from joma.core.arguments import Array, numbers, whole
 from joma.core.errors import InputError
 from joma.measures.bounce.several import rise_together
 from joma.measures.bounce.slow_noise import LEVEL, slow_noise
-from joma.measures.bounce.valleys import Dip, convolved, dip_at, smooth, transients
+from joma.measures.bounce.valleys import Dip, convolve, dip_at, smooth, transients
 
 RESAMPLES = 400
 _LARGEST = 1e290
@@ -108,7 +108,7 @@ def bounce(
     """
     resamples = whole("bounce", "resamples", resamples)
     seed = whole("bounce", "seed", seed, 0, None)
-    time, curves = _checked(steps, values)
+    time, curves = _check(steps, values)
     if window is None:
         window = max(3, 2 * (time.size // 40) + 1)
     if whole("bounce", "window", window, 1, None) % 2 == 0 or window > time.size:
@@ -138,7 +138,7 @@ def bounce(
     )
 
 
-def _checked(steps: ArrayLike, values: ArrayLike) -> tuple[Array, Array]:
+def _check(steps: ArrayLike, values: ArrayLike) -> tuple[Array, Array]:
     """The steps (n,), and the curves (runs, n)."""
     time, curves = numbers("bounce", "steps", steps), numbers("bounce", "values", values)
     if time.ndim != 1 or curves.ndim not in (1, 2) or curves.shape[-1] != time.size:
@@ -176,6 +176,6 @@ def _noise(curve: Array) -> float:
     """Parabolas, so that a fall and its turn are not taken for noise; medians, so that steps are not."""
     width = max(5, 2 * (curve.size // 8) + 1)
     centred = curve - curve.mean()
-    trend = convolved(centred, savgol_coeffs(width, 2))[width - 1 : curve.size]
+    trend = convolve(centred, savgol_coeffs(width, 2))[width - 1 : curve.size]
     residuals = centred[width // 2 : curve.size - width // 2] - trend
     return float(1.4826 * np.median(np.abs(residuals - np.median(residuals))))

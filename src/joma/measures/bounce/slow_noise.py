@@ -197,7 +197,7 @@ def _null(bins: int, window: int, resamples: int, seed: int) -> _Null:
         noise = _noise_of(curves)
         covariance = np.atleast_2d(np.cov(noise.spectrum.T))
         ratio = np.median(noise.coarse / noise.fine)
-        level = _smoothed(curves, window)
+        level = _smooth_curves(curves, window)
         rises = (level - np.minimum.accumulate(level, axis=1)).max(axis=1)
         rises /= noise.scale(np.array([ratio]))[:, 0]
         whitening = np.linalg.cholesky(np.linalg.inv(covariance))
@@ -218,10 +218,10 @@ def _noise(kind: _Kind, rows: int, points: int, random: np.random.Generator) -> 
 def _noise_of(curves: Array) -> _Noise:
     """Of curves (curves, points)."""
     trend = _splines(curves.shape[1])
-    coarse, rest = _clipped(curves - (curves @ trend) @ trend.T)
+    coarse, rest = _clip(curves - (curves @ trend) @ trend.T)
     kernel = savgol_coeffs(9 if curves.shape[1] >= _MANY_POINTS else 5, 2)
     inside = slice(kernel.size // 2, -(kernel.size // 2))
-    fine, _ = _clipped((curves - convolve1d(curves, kernel, axis=1))[:, inside])
+    fine, _ = _clip((curves - convolve1d(curves, kernel, axis=1))[:, inside])
     begins = _bands(curves.shape[1])
     power = dct(rest, norm="ortho", axis=1) ** 2
     bands = np.add.reduceat(power, begins, axis=1) / np.diff([*begins, curves.shape[1]])
@@ -249,7 +249,7 @@ def _splines(points: int) -> Array:
     return np.linalg.qr(CubicSpline(knots, np.eye(len(knots)), bc_type="natural")(place))[0]
 
 
-def _clipped(rest: Array) -> tuple[Array, Array]:
+def _clip(rest: Array) -> tuple[Array, Array]:
     """The deviation of residuals where it is largest, by thirds, and the residuals without outliers.
 
     By thirds, because noise grows or shrinks along training; without outliers, because a steep stretch
@@ -279,7 +279,7 @@ def _without_spikes(curves: Array, ends: str) -> Array:
     return np.asarray(curves - beside + np.clip(beside, -bound, bound))
 
 
-def _smoothed(curves: Array, window: int) -> Array:
+def _smooth_curves(curves: Array, window: int) -> Array:
     """``joma.measures.bounce.valleys.smooth`` of many curves at once: a triangle is a box of a box."""
     weights = _triangles(np.ones((1, curves.shape[1])), window // 2 + 1)
     return _triangles(curves, window // 2 + 1) / weights

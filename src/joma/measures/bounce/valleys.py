@@ -44,10 +44,10 @@ def smooth(values: ArrayLike, window: int) -> Array:
     half = window // 2
     weights = np.concatenate([np.arange(1, half + 2), np.arange(half, 0, -1)]).astype(np.float64)
     around = slice(half, half + curve.size)
-    return convolved(curve, weights)[around] / convolved(np.ones_like(curve), weights)[around]
+    return convolve(curve, weights)[around] / convolve(np.ones_like(curve), weights)[around]
 
 
-def convolved(curve: Array, weights: Array) -> Array:
+def convolve(curve: Array, weights: Array) -> Array:
     """The full convolution, in a time that is near linear in the curve's length.
 
     Sums term by term keep small values beside large ones; only long ones go through the transform.

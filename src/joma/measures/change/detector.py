@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joma.measures.change.e_detector import DRIFT, VARIANCE, WEIGHTS, Array, Evidence, gathered
-from joma.measures.change.residuals import CLIP, Moments, Past, renewed
+from joma.measures.change.e_detector import DRIFT, VARIANCE, WEIGHTS, Array, Evidence, gather_evidence
+from joma.measures.change.residuals import CLIP, Moments, Past, renew
 
 LEARNING = 20
 """Looks that only teach what a run's own past is."""
@@ -27,7 +27,7 @@ _EDGE = 1e-6
 
 
 @dataclass(frozen=True)
-class Watched:
+class DetectorState:
     """What is known after some looks."""
 
     past: Past
@@ -45,7 +45,7 @@ class Watched:
     variance: Array
     """Of each run: mean over series of the residuals' long-run variance, likewise."""
 
-    def without_evidence(self) -> Watched:
+    def without_evidence(self) -> DetectorState:
         """Armed anew: evidence is forgotten, what the past taught is kept."""
         return dataclasses.replace(self, evidence=Evidence(np.full_like(self.evidence.log_r, -np.inf)))
 
@@ -58,27 +58,27 @@ class Watched:
         return np.where(np.isnan(self.drift), np.nan, held.astype(np.float64))
 
 
-def began(*shape: int) -> Watched:
+def began(*shape: int) -> DetectorState:
     """Before the first look; ``shape``: runs, if there are several, and series."""
     nothing = np.full(shape[:-1], np.nan)
-    return Watched(
+    return DetectorState(
         Past.empty(shape), Moments.empty(shape), Evidence.none(*shape), 0, -1, None, nothing, nothing
     )
 
 
-def looked(before: Watched, values: Array, step: int) -> tuple[Watched, Array]:
+def add_look(before: DetectorState, values: Array, step: int) -> tuple[DetectorState, Array]:
     """After one more look at ``step``, and the look's residuals.
 
     Drift and variance are those of the last look at which all was quiet: a change that is just being found
     must not count as the run's own drift.
     """
-    past, residual = renewed(before.past, values, learning=LEARNING)
+    past, residual = renew(before.past, values, learning=LEARNING)
     first = step if before.looks == 0 else before.first
     after = dataclasses.replace(before, past=past, looks=before.looks + 1, first=first)
     if after.looks <= LEARNING or step - first < SETTLING:
         return after, residual
-    evidence = gathered(before.evidence, residual)
-    moments = before.moments.counting(residual)
+    evidence = gather_evidence(before.evidence, residual)
+    moments = before.moments.add(residual)
     variance = moments.long_run_variance()
     known = np.isfinite(variance)
     mean = np.where(known, variance, 0.0).sum(axis=-1) / np.maximum(known.sum(axis=-1), 1)

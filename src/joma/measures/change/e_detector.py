@@ -55,7 +55,7 @@ class Evidence:
         return int(series), (-1, 1)[int(direction)]
 
 
-def gathered(
+def gather_evidence(
     evidence: Evidence, residual: Array, *, drift: float = DRIFT, variance: float = VARIANCE
 ) -> Evidence:
     """The evidence with one more residual of each series; a series without one keeps what it had."""

@@ -52,7 +52,7 @@ class Moments:
         zeros = np.zeros(series)
         return cls(zeros, zeros, zeros, zeros, np.zeros(series, dtype=np.int64))
 
-    def counting(self, residual: Array) -> Moments:
+    def add(self, residual: Array) -> Moments:
         """With one more residual of each series; those that are NaN count for nothing."""
         seen = np.isfinite(residual)
         value = np.where(seen, residual, 0.0)
@@ -80,7 +80,7 @@ class Moments:
         return np.where((self.counted >= 10) & (variance > 0), variance * factor, np.nan)
 
 
-def renewed(past: Past, values: Array, *, learning: int) -> tuple[Past, Array]:
+def renew(past: Past, values: Array, *, learning: int) -> tuple[Past, Array]:
     """The past with one more value of each series, and the values' residuals in scales.
 
     Level and scale follow by the mean of the first ``learning`` values and by exponential smoothing after
@@ -124,6 +124,6 @@ def residuals(values: Array, *, learning: int = 50) -> Array:
     past = Past.empty(wide.shape[1])
     rows = []
     for row in wide:
-        past, residual = renewed(past, row, learning=learning)
+        past, residual = renew(past, row, learning=learning)
         rows.append(residual)
     return np.reshape(rows, table.shape)

@@ -112,16 +112,16 @@ def _matrix_norm(matrix: Tensor, tolerance: float, certify: bool, where: str) ->
     else:
         if tolerance < 1e-7:
             matrix = matrix.double()
-        scale, attempt = 1.0, _bounded(matrix, tolerance)
+        scale, attempt = 1.0, _bound_norm(matrix, tolerance)
         if attempt is None:  # NaN, zero, or squares beyond the range of the dtype
             refuse_unusable(matrix, where)
             matrix, scale = _in_range(matrix)
-            attempt = _bounded(matrix, tolerance)
+            attempt = _bound_norm(matrix, tolerance)
             if attempt is None:
                 raise InputError(f"{where}: the iteration left the finite numbers; report this matrix.")
         found = attempt
     if certify:
-        found = _certified(matrix, found, tolerance)
+        found = _certify(matrix, found, tolerance)
     return SpectralNorm(
         value=found.value * scale,
         upper_bound=found.upper_bound * scale,
@@ -147,14 +147,14 @@ def _from_spectrum(matrix: Tensor) -> SpectralNorm:
     return SpectralNorm(value, value + error, False, error, frobenius, 0)
 
 
-def _bounded(matrix: Tensor, tolerance: float) -> SpectralNorm | None:
+def _bound_norm(matrix: Tensor, tolerance: float) -> SpectralNorm | None:
     array = _array(matrix)
     if isinstance(array, np.ndarray):
-        return _searched(array, tolerance)
-    return _searched(array, tolerance)
+        return _search_norm(array, tolerance)
+    return _search_norm(array, tolerance)
 
 
-def _searched(array: Array, tolerance: float) -> SpectralNorm | None:
+def _search_norm(array: Array, tolerance: float) -> SpectralNorm | None:
     start = np.random.default_rng(0).standard_normal(len(array))
     # The error of the square is twice that of the value; the other half is a margin.
     triplet = largest_triplet(array, tolerance / 4, start=like(start, array))
@@ -162,7 +162,7 @@ def _searched(array: Array, tolerance: float) -> SpectralNorm | None:
     if not safe < triplet.value < 1 / safe:
         return None
     with np.errstate(all="ignore"):
-        value, residual, frobenius = _verified(array, triplet.right)
+        value, residual, frobenius = _verify(array, triplet.right)
     if not math.isfinite(frobenius):
         return None
     error = error_estimate(value, triplet.next_value, residual)
@@ -176,7 +176,7 @@ def _array(matrix: Tensor) -> Either:
     return matrix.numpy() if matrix.device.type == "cpu" else matrix
 
 
-def _verified(array: Array, right: Array) -> tuple[float, float, float]:
+def _verify(array: Array, right: Array) -> tuple[float, float, float]:
     """|W v|, |W^T u - |W v| v| and |W|_F in float64, by blocks of rows."""
     v = _double(right)
     v = v / math.sqrt(float(v @ v))
@@ -211,7 +211,7 @@ def _rounding(matrix: Tensor) -> float:
     return 2 * (rows + columns + 2) * small * _DOUBLE
 
 
-def _certified(matrix: Tensor, found: SpectralNorm, tolerance: float) -> SpectralNorm:
+def _certify(matrix: Tensor, found: SpectralNorm, tolerance: float) -> SpectralNorm:
     gram = _gram(_array(matrix))
     rounding = _rounding(matrix)
     # Room of the tolerance asked for, whatever the value's own (much smaller) error.

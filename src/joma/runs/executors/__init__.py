@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 
-from joma.core.errors import InputError, shown
+from joma.core.errors import InputError, abbreviate
 from joma.core.progress import Executor
 
 PROCESSES = "processes"
@@ -26,9 +26,10 @@ def executor_of(name: str) -> Executor:
     kind, separator, place = name.partition("://")
     if kind not in _CLUSTERS or not separator or not place.rpartition(":")[2].isdigit():
         raise InputError(
-            f"executor {shown(name)} is none of {PROCESSES}, dask://HOST:PORT and ray://HOST:PORT; give one."
+            f"executor {abbreviate(name)} is none of {PROCESSES}, dask://HOST:PORT and ray://HOST:PORT; give "
+            f"one."
         )
     if importlib.util.find_spec("distributed" if kind == "dask" else kind) is None:
-        raise InputError(f"executor {shown(name)} needs: pip install 'joma[{kind}]'.")
+        raise InputError(f"executor {abbreviate(name)} needs: pip install 'joma[{kind}]'.")
     connect: Callable[[str], Executor] = importlib.import_module(_CLUSTERS[kind]).connect
     return connect(place)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from distributed import Client, KilledWorker, as_completed
 
 from joma.core.errors import InputError, JomaError, first_line
-from joma.core.progress import Executor, Lost
+from joma.core.progress import Executor, LostCall
 from joma.runs.executors.elsewhere import compute, versions
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ def connect(place: str) -> Executor:
 
 def _on_dask(
     place: str, calls: Sequence[Callable[[], T]], workers: int
-) -> Generator[tuple[int, T | Lost], None, None]:
+) -> Generator[tuple[int, T | LostCall], None, None]:
     """As ``joma.core.progress.Executor`` says; how many at once is the cluster's to say.
 
     Raises:
@@ -53,7 +53,7 @@ def _on_dask(
             ) from None
         asked_by = versions()
 
-        def unpacked(work: bytes) -> T:
+        def unpack(work: bytes) -> T:
             """Sent as it stands here: a worker that lacks joma says so, where it would lose its scheduler
             over a name that it cannot read."""
             outcome: T = pickle.loads(work)()
@@ -61,7 +61,7 @@ def _on_dask(
 
         # Not pure: the same call computed again is meant to be computed again.
         futures = [
-            client.submit(unpacked, pickle.dumps(functools.partial(compute, call, asked_by)), pure=False)
+            client.submit(unpack, pickle.dumps(functools.partial(compute, call, asked_by)), pure=False)
             for call in calls
         ]
         numbers = {future.key: number for number, future in enumerate(futures)}
@@ -77,10 +77,10 @@ def _outcome(future: Any) -> Any:
     if status == "finished":
         return future.result()
     if status != "error":
-        return Lost("the scheduler let go of it")
+        return LostCall("the scheduler let go of it")
     error = future.exception()
     if isinstance(error, KilledWorker):
-        return Lost("several workers died over it")
+        return LostCall("several workers died over it")
     if isinstance(error, JomaError):
         raise error
     if isinstance(error, ImportError):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import ray
 
 from joma.core.errors import InputError, JomaError, first_line
-from joma.core.progress import Executor, Lost
+from joma.core.progress import Executor, LostCall
 from joma.runs.executors.elsewhere import compute, versions
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ def connect(place: str) -> Executor:
 
 def _on_ray(
     place: str, calls: Sequence[Callable[[], T]], workers: int
-) -> Generator[tuple[int, T | Lost], None, None]:
+) -> Generator[tuple[int, T | LostCall], None, None]:
     """As ``joma.core.progress.Executor`` says; how many at once is the cluster's to say.
 
     Raises:
@@ -52,7 +52,7 @@ def _on_ray(
                 outcomes = [(numbers[reference], _outcome(reference)) for reference in ready]
             except ConnectionError as error:
                 ready = list(numbers)
-                outcomes = [(number, Lost(first_line(error))) for number in numbers.values()]
+                outcomes = [(number, LostCall(first_line(error))) for number in numbers.values()]
             for reference in ready:
                 del numbers[reference]
             yield from outcomes
@@ -71,4 +71,4 @@ def _outcome(reference: Any) -> Any:
             f"a worker cannot take the work ({first_line(cause)}); install the same joma on every machine."
         ) from error
     except ray.exceptions.RayError as error:
-        return Lost(first_line(error))
+        return LostCall(first_line(error))

@@ -22,14 +22,14 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
-from joma.core.progress import Lost
+from joma.core.progress import LostCall
 
 T = TypeVar("T")
 
 
 def local_processes(
     calls: Sequence[Callable[[], T]], workers: int
-) -> Generator[tuple[int, T | Lost], None, None]:
+) -> Generator[tuple[int, T | LostCall], None, None]:
     """At most ``workers`` processes of this machine at once, each for one call; see the module's text.
 
     Raises:
@@ -58,11 +58,11 @@ def local_processes(
             for ready in wait(list(running)):
                 assert isinstance(ready, Connection)
                 number, process = running[ready]
-                outcome = _received(ready, process)
+                outcome = _receive(ready, process)
                 del running[ready]
                 # Its work is done, and the next one's begins while the system takes it apart.
                 ending = [one for one in (*ending, process) if one.exitcode is None]
-                if isinstance(outcome, _Raised):
+                if isinstance(outcome, _RaisedError):
                     raise outcome.error
                 yield number, outcome
     finally:
@@ -98,21 +98,21 @@ def _let_the_server_import(modules: set[str]) -> None:
         signal.signal(signal.SIGINT, before)
 
 
-class _Raised:
+class _RaisedError:
     """What a call raised, on its way from its process."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
-def _received(connection: Connection, process: BaseProcess) -> Any:
+def _receive(connection: Connection, process: BaseProcess) -> Any:
     """What the process sent before its end."""
     try:
         outcome = connection.recv()
     except (EOFError, OSError, pickle.UnpicklingError):  # it died before its end, or in the middle of it
         process.join()
         code = process.exitcode or 0
-        outcome = Lost(f"signal {-code}" if code < 0 else f"exit status {code}")
+        outcome = LostCall(f"signal {-code}" if code < 0 else f"exit status {code}")
     connection.close()
     return outcome
 
@@ -121,14 +121,14 @@ def _work(connection: Connection, call: Callable[[], T]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asked ends this one
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        outcome: T | _Raised = call()
+        outcome: T | _RaisedError = call()
     except BaseException as error:
         error.add_note(f"(in the process of a part: {type(error).__name__})")
-        outcome = _Raised(error)
+        outcome = _RaisedError(error)
     try:
         connection.send(outcome)
     except Exception as error:  # it cannot be pickled
-        connection.send(_Raised(TypeError(f"what a process found cannot be sent: {error}")))
+        connection.send(_RaisedError(TypeError(f"what a process found cannot be sent: {error}")))
 
 
 def _end_with_parent() -> None:

@@ -26,14 +26,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import entr, logsumexp
 
-from joma.core.arguments import NotFiniteError, arrays, finite, matching, numbers, whole
+from joma.core.arguments import NotFiniteError, arrays, check_broadcast, finite, numbers, whole
 from joma.core.errors import InputError
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-def attended(frequencies: ArrayLike, logits: ArrayLike) -> Floats:
+def attended_mass(frequencies: ArrayLike, logits: ArrayLike) -> Floats:
     """Lemma 2's c: the mass that attention puts on each token, shape (..., C).
 
     ``frequencies`` (..., C) are token counts or P(l|n), in any scale; ``logits`` (..., C) are z_m. With
@@ -56,7 +56,7 @@ def attended(frequencies: ArrayLike, logits: ArrayLike) -> Floats:
     if not (frequencies > 0).any(axis=-1).all():
         raise InputError("attended: a row of frequencies has no token; give each row a positive entry.")
     if frequencies.shape != logits.shape:
-        matching("attended", frequencies=frequencies.shape, logits=logits.shape)
+        check_broadcast("attended", frequencies=frequencies.shape, logits=logits.shape)
     with np.errstate(divide="ignore"):  # log 0 = -inf is what an absent token should have
         scores = logits + np.log(frequencies)
     shifted = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -82,7 +82,7 @@ def distinct_entropy(mass: ArrayLike, distinct: ArrayLike) -> Floats:
     is distinct to n. Raises InputError where a class has no mass on a distinct token.
     """
     given = finite("distinct_entropy", "mass", mass)
-    matching("distinct_entropy", mass=given.shape, distinct=np.shape(distinct))
+    check_broadcast("distinct_entropy", mass=given.shape, distinct=np.shape(distinct))
     if (given < 0).any():
         raise InputError(f"distinct_entropy: a mass is {given.min():g}; give masses of 0 or more.")
     kept = np.where(distinct, given, 0.0)
@@ -108,7 +108,7 @@ def predictions(decoder: ArrayLike, features: ArrayLike, multiplicity: ArrayLike
             f"predictions: features {f.shape} and decoder {y.shape} do not match; give (..., K, C) and "
             "(..., C, V)."
         )
-    matching("predictions", features=f.shape[:-2], decoder=y.shape[:-2])
+    check_broadcast("predictions", features=f.shape[:-2], decoder=y.shape[:-2])
     scores = f @ y
     if multiplicity is not None:
         m = numbers("predictions", "multiplicity", multiplicity)
@@ -189,7 +189,7 @@ def velocities(
             f"last_of_next {last_of_next.shape} and class_probability {class_probability.shape} do not "
             "match; give (C, V), (L, C), (K, C), K rows of logits and (K,)."
         )
-    mass = attended(conditional, logits[..., last_of_next, :])
+    mass = attended_mass(conditional, logits[..., last_of_next, :])
     features = unit(mass) if normalised else mass
     alpha = predictions(decoder, features, multiplicity)
     residual = -alpha

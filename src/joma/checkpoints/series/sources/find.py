@@ -10,7 +10,7 @@ from pathlib import Path
 from joma.checkpoints.series.names import place_of
 from joma.checkpoints.series.sources.local import LocalSeries
 from joma.checkpoints.series.sources.source import Series
-from joma.core.errors import InputError, contain, shown
+from joma.core.errors import InputError, abbreviate, contain
 from joma.core.files import is_there, user_path
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
@@ -25,7 +25,7 @@ def find_series(named: Sequence[str], revisions: Sequence[str] = ("all",)) -> Se
     """
     paths = [user_path(name) for name in named]
     series: Series
-    with contain(f"the series {', '.join(map(shown, named[:3]))} cannot be listed"):
+    with contain(f"the series {', '.join(map(abbreviate, named[:3]))} cannot be listed"):
         if len(named) == 1 and not is_there(paths[0]):
             series = _on_hub(named[0], revisions)
         elif len(named) == 1 and paths[0].is_dir() and not _is_checkpoint(paths[0]):
@@ -54,7 +54,7 @@ def _is_checkpoint(folder: Path) -> bool:
 def _on_hub(name: str, revisions: Sequence[str]) -> Series:
     if len(name) > _LONGEST_NAME or not _HUB_NAME.fullmatch(name):
         raise InputError(
-            f"{shown(name)} does not exist; give a folder of checkpoints, or a model's name on the hub."
+            f"{abbreviate(name)} does not exist; give a folder of checkpoints, or a model's name on the hub."
         )
     if importlib.util.find_spec("huggingface_hub") is None:
         raise InputError(f"there is no {name!r} here, and a series on the hub needs: pip install 'joma[hf]'.")

@@ -29,9 +29,9 @@ from joma.checkpoints.series.names import place_of
 from joma.checkpoints.series.sources.files import is_plain_path, weight_files, why_none
 from joma.checkpoints.series.sources.local import LocalSeries
 from joma.checkpoints.series.sources.ranged import Header, holds, read_header, write_wanted
-from joma.checkpoints.series.sources.source import Series, Wanted, grouped
-from joma.checkpoints.series.sources.transport import listing, ranged
-from joma.core.errors import InputError, JomaError, UnfinishedError, contain, shown
+from joma.checkpoints.series.sources.source import Series, Wanted, group_equal
+from joma.checkpoints.series.sources.transport import listing, read_range
+from joma.core.errors import InputError, JomaError, UnfinishedError, abbreviate, contain
 from joma.core.files import LONGEST_CONFIG, Json, parse_json, storage_error, whole_file, write_text
 
 _LISTED_AT_ONCE = 8
@@ -180,7 +180,7 @@ class HubSeries(Series):
 
     def identical(self, members: Sequence[Member]) -> list[list[Member]]:
         """By the hub's own hashes."""
-        return grouped(members, {one.name: self.content(one) for one in members})
+        return group_equal(members, {one.name: self.content(one) for one in members})
 
     def shapes(self, member: Member) -> str:
         """By the headers of safetensors; a pickled file would have to come whole."""
@@ -192,7 +192,7 @@ class HubSeries(Series):
 
     def to_fetch(self, member: Member, wanted: Wanted | None) -> int:
         """Of safetensors the wanted tensors, by their headers; else the whole files."""
-        if self._cached(member, whole=wanted is None):
+        if self._find_in_cache(member, whole=wanted is None):
             return 0
         weights = self._weights(member)
         if wanted is None or not weights[0].endswith(".safetensors"):
@@ -203,7 +203,7 @@ class HubSeries(Series):
 
     def bring(self, member: Member, wanted: Wanted | None, into: Path) -> Path:
         """From the hub's cache if it is whole there; else the wanted ranges, or whole files, checked."""
-        cached = self._cached(member, whole=wanted is None)
+        cached = self._find_in_cache(member, whole=wanted is None)
         if cached is not None:
             return cached
         remote, weights = self._remote[member.name], self._weights(member)
@@ -302,9 +302,9 @@ class HubSeries(Series):
         remote = self._remote[member.name]
         path = f"{remote.folder}/{file}" if remote.folder else file
         url = f"{self._endpoint}/{self.name}/resolve/{quote(remote.commit, safe='')}/{quote(path)}"
-        return ranged(self.name, remote.revision, url, begin, end)
+        return read_range(self.name, remote.revision, url, begin, end)
 
-    def _cached(self, member: Member, *, whole: bool) -> Path | None:
+    def _find_in_cache(self, member: Member, *, whole: bool) -> Path | None:
         """The hub's cache of this revision, where all of the weights and settings are in it.
 
         A ``whole`` model has a tokenizer too, if there is one: in whichever of its files.
@@ -340,11 +340,11 @@ def _listed(entry: Mapping[str, Any]) -> _File:
     size, large, commit = entry["size"], entry.get("lfs"), entry.get("lastCommit")
     if type(size) is not int or not 0 <= size <= LARGEST:
         raise InputError(
-            f"the hub says that {shown(entry['path'])} has {shown(size)} bytes, which no file has"
+            f"the hub says that {abbreviate(entry['path'])} has {abbreviate(size)} bytes, which no file has"
         )
     small, sha256 = str(entry["oid"]), "" if large is None else str(large["oid"])
     if not _HASH.fullmatch(small) or (large is not None and not _SHA256.fullmatch(sha256)):
-        raise InputError(f"the hub tells no hash of {shown(entry['path'])}")
+        raise InputError(f"the hub tells no hash of {abbreviate(entry['path'])}")
     date = math.nan
     with contextlib.suppress(TypeError, KeyError, ValueError, OverflowError):  # none, or none of a calendar
         date = datetime.fromisoformat(commit["date"]).timestamp() if commit else math.nan

@@ -16,8 +16,8 @@ from joma.checkpoints.series.alike import signature
 from joma.checkpoints.series.members import Member, Note, counted_alike, in_lines
 from joma.checkpoints.series.names import Place, is_no_member, place_of
 from joma.checkpoints.series.sources.files import why_none
-from joma.checkpoints.series.sources.source import Series, Wanted, grouped
-from joma.core.errors import InputError, JomaError, contain, shown
+from joma.checkpoints.series.sources.source import Series, Wanted, group_equal
+from joma.core.errors import InputError, JomaError, abbreviate, contain
 from joma.core.files import is_there, parse_json, read_bytes
 
 _SAMPLES, _SAMPLE = 64, 4096
@@ -46,7 +46,9 @@ class LocalSeries(Series):
         known: set[str] = set()
         for path, name in zip(paths, names or _distinct_names(paths), strict=True):
             if not is_there(path):
-                raise InputError(f"{shown(str(path))} does not exist; give folders or files of checkpoints.")
+                raise InputError(
+                    f"{abbreviate(str(path))} does not exist; give folders or files of checkpoints."
+                )
             if name in known:
                 raise InputError(f"{path} is given twice; give each checkpoint once.")
             known.add(name)
@@ -134,8 +136,8 @@ class LocalSeries(Series):
         """By sizes and samples first; files that agree there are hashed whole."""
         samples = {one.name: self._digest(one, whole=False) for one in members}
         found: list[list[Member]] = []
-        for group in grouped(members, samples):
-            found += grouped(group, {one.name: self._digest(one, whole=True) for one in group})
+        for group in group_equal(members, samples):
+            found += group_equal(group, {one.name: self._digest(one, whole=True) for one in group})
         return found
 
     def _digest(self, member: Member, *, whole: bool) -> str:

@@ -71,7 +71,7 @@ def kept_of(group: Sequence[Member], members: Sequence[Member]) -> dict[str, Mem
     return kept
 
 
-def grouped(members: Iterable[Member], keys: Mapping[str, str]) -> list[list[Member]]:
+def group_equal(members: Iterable[Member], keys: Mapping[str, str]) -> list[list[Member]]:
     """Members whose keys are equal, in groups of two or more."""
     found: dict[str, list[Member]] = {}
     for member in members:

@@ -14,7 +14,7 @@ from huggingface_hub.utils._headers import build_hf_headers
 from huggingface_hub.utils._http import hf_raise_for_status
 
 from joma.checkpoints.hub_words import BrokenOffError, in_words
-from joma.core.errors import InputError, UnfinishedError, shown
+from joma.core.errors import InputError, UnfinishedError, abbreviate
 from joma.core.files import Json, parse_json
 
 TRIES = 5
@@ -30,7 +30,7 @@ _LATER, _PARTIAL, _WHOLE = (408, 429, 500, 502, 503, 504), 206, 200
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
-def ranged(name: str, revision: str, url: str, begin: int, end: int) -> Iterator[bytes]:
+def read_range(name: str, revision: str, url: str, begin: int, end: int) -> Iterator[bytes]:
     """The bytes of a range of a file; a transfer that breaks off goes on where it did.
 
     Raises:
@@ -65,7 +65,9 @@ def listing(name: str, revision: str | None, url: str) -> Iterator[Json]:
         if following in asked or len(asked) >= MOST_PAGES:
             raise UnfinishedError(f"the hub's listing of {name!r} does not end after {len(asked)} pages.")
         if urlsplit(following)[:2] != urlsplit(url)[:2]:  # a token goes along
-            raise UnfinishedError(f"the hub's listing of {name!r} goes on elsewhere: {shown(following)}.")
+            raise UnfinishedError(
+                f"the hub's listing of {name!r} goes on elsewhere: {abbreviate(following)}."
+            )
         asked.add(following)
         text, following = _page(name, revision, following)
         try:
@@ -137,7 +139,7 @@ def _check_range(response: Any, url: str, begin: int, end: int) -> None:
     if told is None or (int(told[1]), int(told[2])) != (begin, end - 1):
         raise UnfinishedError(
             f"the hub was asked for the bytes {begin} to {end - 1} of {url} and sends others "
-            f"(Content-Range {shown(said)}); nothing of them is used: try again later."
+            f"(Content-Range {abbreviate(said)}); nothing of them is used: try again later."
         )
 
 

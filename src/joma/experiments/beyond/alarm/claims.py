@@ -50,10 +50,10 @@ def claims(settings: Alarm, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     return [
         _false_alarms(main),
         _false_rate(main, healthy),
-        _armed(healthy),
+        _judge_arming(healthy),
         _valid(healthy),
         _early(main),
-        _detected(main),
+        _judge_detection(main),
         *_leads(main),
         *_rate_faults(main),
         *_born_bad(tables["runs"], tables["states"]),
@@ -107,7 +107,7 @@ def _false_rate(main: pd.DataFrame, healthy: pd.DataFrame) -> Claim:
     )
 
 
-def _armed(healthy: pd.DataFrame) -> Claim:
+def _judge_arming(healthy: pd.DataFrame) -> Claim:
     least = healthy["armed_share"].min()
     return STATEMENTS["alarm.armed"].judge(
         at_least(0.8, least, of="armed share of the steps of base and continuation", across="in every base"),
@@ -133,8 +133,8 @@ def _early(main: pd.DataFrame) -> Claim:
     )
 
 
-def _detected(main: pd.DataFrame) -> Claim:
-    own = _damaged(_of(main, FAST, OURS))
+def _judge_detection(main: pd.DataFrame) -> Claim:
+    own = _damaged_runs(_of(main, FAST, OURS))
     count = int((own["step"] < 100).sum())
     return STATEMENTS["alarm.detected"].judge(
         at_least(55 / 59, count / max(len(own), 1), of="share of the damaged runs detected in time")
@@ -146,14 +146,14 @@ def _detected(main: pd.DataFrame) -> Claim:
     )
 
 
-def _damaged(own: pd.DataFrame) -> pd.DataFrame:
+def _damaged_runs(own: pd.DataFrame) -> pd.DataFrame:
     return rows(own, label=["degraded", "collapsed"])
 
 
 def _leads(main: pd.DataFrame) -> list[Claim]:
-    fast = _damaged(_of(main, FAST, OURS))
+    fast = _damaged_runs(_of(main, FAST, OURS))
     before = int((fast["step"] < fast["onset"]).sum())
-    loss = {branch: _damaged(_of(main, branch, LOSS_CUSUM)) for branch in (FAST, SLOW)}
+    loss = {branch: _damaged_runs(_of(main, branch, LOSS_CUSUM)) for branch in (FAST, SLOW)}
     found = [
         STATEMENTS["alarm.before"].judge(
             at_least(
@@ -165,7 +165,7 @@ def _leads(main: pd.DataFrame) -> list[Claim]:
         )
     ]
     for name, branch, onset, cusum in (("lead", FAST, 12, 20), ("slow_lead", SLOW, 30, 45)):
-        own = _damaged(_of(main, branch, OURS))
+        own = _damaged_runs(_of(main, branch, OURS))
         on_onset = own["lead_on_onset"].dropna().to_numpy()
         on_cusum = own["lead_on_cusum"].dropna().to_numpy()
         lower = [median_bounds(values)[0] for values in (on_onset, on_cusum)]
@@ -190,7 +190,7 @@ def _leads(main: pd.DataFrame) -> list[Claim]:
 def _rate_faults(main: pd.DataFrame) -> list[Claim]:
     found = []
     for name, branch in (("rate_ramp", "rate ramp 20"), ("rate_jump", "rate jump")):
-        own = _damaged(_of(main, branch, WHOLE))
+        own = _damaged_runs(_of(main, branch, WHOLE))
         later = own["lead_on_cusum"] < 0
         found.append(
             STATEMENTS[f"alarm.{name}"].judge(
@@ -198,7 +198,7 @@ def _rate_faults(main: pd.DataFrame) -> list[Claim]:
                     0, later.sum(), of="number of damaged runs in which the monitor is later than the CUSUM"
                 )
                 & above(0, len(own), of="number of damaged runs"),
-                null=float((_damaged(_of(main, branch, OURS))["lead_on_cusum"] < 0).sum()),
+                null=float((_damaged_runs(_of(main, branch, OURS))["lead_on_cusum"] < 0).sum()),
                 null_description="runs in which the network's alarm alone is later",
                 evidence=f"{len(own)} damaged runs; median lead {own['lead_on_cusum'].median():g} steps; "
                 "attention alone is claimed to lead nothing here.",
@@ -210,7 +210,7 @@ def _rate_faults(main: pd.DataFrame) -> list[Claim]:
 def _born_bad(runs: pd.DataFrame, states: pd.DataFrame) -> list[Claim]:
     table = runs.merge(states, on=["setting", "branch", "base"])
     scratch = rows(table, branch="base")
-    bad = _damaged(rows(scratch, setting=[s.name for s in BORN_BAD if "qk-norm" not in s.name]))
+    bad = _damaged_runs(rows(scratch, setting=[s.name for s in BORN_BAD if "qk-norm" not in s.name]))
     count = int((bad["step"] < 100).sum())
     share = count / max(len(bad), 1)
     healthy = rows(scratch, setting=MAIN.name)
@@ -238,7 +238,7 @@ def answer(settings: Alarm, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     every = rows(tables["alarms"], cadence=1)
     main = rows(every, setting=MAIN.name)
     healthy = _healthy_alarms(main, WHOLE)
-    ramp = _damaged(_of(main, FAST, OURS))
+    ramp = _damaged_runs(_of(main, FAST, OURS))
     told = [
         f"The whole monitor alarmed falsely in {int(healthy.sum())} of {len(healthy)} healthy bases; of "
         f"{len(ramp)} damaged by a ramp of W_Q and W_K it found {int(ramp['step'].notna().sum())}, in the "

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from joma.experiments.beyond.alarm.rules import RULES, Array, History
 from joma.experiments.shared.tables import Row, Rows
 from joma.measures.change import published
-from joma.measures.change.detector import Watched, began, comparable, looked
+from joma.measures.change.detector import DetectorState, add_look, began, comparable
 from joma.measures.change.e_detector import Evidence, threshold
 from joma.measures.change.loss import LossCusum
 
@@ -33,14 +33,14 @@ class Network:
     """What joma's detector of the network said of a branch of several bases."""
 
     branch: str
-    end: Watched
+    end: DetectorState
     evidence: Array
     """(looks, bases) from the branch's first step."""
     valid: Array
     """Likewise: whether the bound's assumptions were seen to hold (1) or not to (0); NaN: not judged yet."""
 
 
-def watched(found: Mapping[str, History], cadence: int, planned: int) -> Iterator[Network]:
+def watch_networks(found: Mapping[str, History], cadence: int, planned: int) -> Iterator[Network]:
     """Every base and branch, with all its past; a base that alarmed is armed anew at its branches."""
     base = found["base"]
     first = _watch("base", began(*_streams(base).shape[1:]), base, cadence)
@@ -54,13 +54,13 @@ def watched(found: Mapping[str, History], cadence: int, planned: int) -> Iterato
             yield _watch(branch, begun, history, cadence)
 
 
-def _watch(branch: str, state: Watched, history: History, cadence: int) -> Network:
+def _watch(branch: str, state: DetectorState, history: History, cadence: int) -> Network:
     streams = _streams(history)
     bases = streams.shape[1]
     evidence, valid = [np.empty((0, bases))], [np.empty((0, bases))]
     for step in history.looks(cadence):
         if step >= history.start:
-            state, _ = looked(state, streams[step], int(step))
+            state, _ = add_look(state, streams[step], int(step))
             evidence.append(state.evidence.total()[None])
             valid.append(state.valid()[None])
     return Network(branch, state, np.concatenate(evidence), np.concatenate(valid))
@@ -74,14 +74,14 @@ def _losses(found: Mapping[str, History]) -> dict[str, Array]:
     """Branch -> (steps, bases): 1 where joma's CUSUM of the loss alarms, or the loss is no number."""
     base = found["base"].values["loss"]
     quiet = [LossCusum() for _ in range(base.shape[1])]
-    said = {"base": _fed(quiet, base)}
+    said = {"base": _feed(quiet, base)}
     for branch, history in found.items():
         if branch != "base":
-            said[branch] = _fed(copy.deepcopy(quiet), history.values["loss"][history.start :])
+            said[branch] = _feed(copy.deepcopy(quiet), history.values["loss"][history.start :])
     return said
 
 
-def _fed(detectors: list[LossCusum], losses: Array) -> Array:
+def _feed(detectors: list[LossCusum], losses: Array) -> Array:
     rows = [
         [
             detector.add(float(loss)) or not np.isfinite(loss)
@@ -107,7 +107,7 @@ def alarms(found: Mapping[str, History], levels: Levels, planned: int) -> tuple[
     losses = _losses(found)
     for cadence in CADENCES:
         bound = threshold(-(-planned // cadence), ALPHA)
-        for network in watched(found, cadence, planned):
+        for network in watch_networks(found, cadence, planned):
             history = found[network.branch]
             start = history.start
             looks = history.looks(cadence)
@@ -136,7 +136,7 @@ def alarms(found: Mapping[str, History], levels: Levels, planned: int) -> tuple[
                     for base, step in enumerate(when)
                 ]
             validity += [
-                {**of_run, "base": base, **shown} for base, shown in enumerate(_shown(network, history))
+                {**of_run, "base": base, **shown} for base, shown in enumerate(_rows_of(network, history))
             ]
     return pd.DataFrame(rows), pd.DataFrame(validity).astype({"armed_at": float})
 
@@ -147,7 +147,7 @@ def _firsts(said: NDArray[np.bool_], steps: NDArray[np.int64]) -> Array:
     return np.array([np.nan if at is None else float(steps[at]) for at in found])
 
 
-def _shown(network: Network, history: History) -> Rows:
+def _rows_of(network: Network, history: History) -> Rows:
     end, steps = network.end, len(history.values["loss"])
     return [
         {
@@ -162,22 +162,22 @@ def _shown(network: Network, history: History) -> Rows:
     ]
 
 
-def calibrated(found: Mapping[str, History], planned: int) -> dict[tuple[str, int], float]:
+def calibrate(found: Mapping[str, History], planned: int) -> dict[tuple[str, int], float]:
     """The level of each calibrated rule: just above the largest score of the healthy calibration branches."""
     levels: dict[tuple[str, int], float] = {}
 
-    def seen(key: tuple[str, int], scores: Array) -> None:
+    def add(key: tuple[str, int], scores: Array) -> None:
         largest = np.max(scores[np.isfinite(scores)], initial=-np.inf)
         levels[key] = max(levels.get(key, -np.inf), float(np.nextafter(largest, np.inf)))
 
     branches = {branch: history for branch, history in found.items() if branch != "base"}
     for cadence in CADENCES:
-        for network in watched(found, cadence, planned):
+        for network in watch_networks(found, cadence, planned):
             if network.branch in branches:
-                seen((CONFORMAL, cadence), network.evidence)
+                add((CONFORMAL, cadence), network.evidence)
         for rule in RULES:
             for history in branches.values() if rule.level is None else ():
                 looks = history.looks(cadence if rule.at_cadence else 1)
-                seen((rule.name, cadence), rule.scores(history, cadence)[looks >= history.start])
+                add((rule.name, cadence), rule.scores(history, cadence)[looks >= history.start])
     # A rule that had nothing to look at has no level that it could reach.
     return {key: np.nan if np.isneginf(level) or level < -1e300 else level for key, level in levels.items()}

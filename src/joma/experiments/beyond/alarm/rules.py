@@ -98,7 +98,7 @@ def _steps(metric: str, score: Callable[[Array], Array], window: int) -> Scores:
     return scores
 
 
-def _windowed(metric: str, score: Callable[[Array, int], Array], window: int) -> Scores:
+def _window_rule(metric: str, score: Callable[[Array, int], Array], window: int) -> Scores:
     """A rule over looks; its window, in steps, is at least five looks. The worst place counts."""
 
     def scores(history: History, cadence: int) -> Array:
@@ -140,7 +140,7 @@ def _largest(values: Array) -> Array:
     return np.where(np.isneginf(filled), np.nan, filled)
 
 
-_KURTOSIS = _windowed(
+_KURTOSIS = _window_rule(
     "residual_kurtosis", lambda x, window: published.absolute_deviations(x, window=window), 128
 )
 RULES = (
@@ -159,7 +159,7 @@ RULES = (
     Rule("largest logit, calibrated", _level("largest_logit", 1.0), None),
     Rule("entropy floor, calibrated", _level("normalised_entropy", -1.0), None),
     Rule("residual rms, calibrated", _level("residual_rms", 1.0), None),
-    Rule("entropy CUSUM, calibrated", _windowed("normalised_entropy", _falling_cusum, 200), None),
+    Rule("entropy CUSUM, calibrated", _window_rule("normalised_entropy", _falling_cusum, 200), None),
     Rule("spectral entropy of the change of W_Q W_K, calibrated", _spectral, None),
 )
 """All but joma's own. OLMo-core's share of spikes needs 10,000 steps before it says anything: not here."""

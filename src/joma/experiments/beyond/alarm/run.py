@@ -10,7 +10,7 @@ import pandas as pd
 from joma.core.progress import Progress
 from joma.experiments.beyond.alarm import Alarm
 from joma.experiments.beyond.alarm.branches import CONTINUE, SIDES, groups
-from joma.experiments.beyond.alarm.detection import alarms, calibrated
+from joma.experiments.beyond.alarm.detection import alarms, calibrate
 from joma.experiments.beyond.alarm.intervals import median_bounds, share_bounds
 from joma.experiments.beyond.alarm.labels import END, at_end, became
 from joma.experiments.beyond.alarm.rules import LOSS_CUSUM, Array, History, histories, with_nan
@@ -37,7 +37,7 @@ def run(settings: Alarm, progress: Progress) -> dict[str, pd.DataFrame]:
             scratch = judged["base"].values["loss"]
         found = {"runs": _labels(judged, scratch), "states": _states(judged)}
         if "calibration" in sides:
-            thresholds = calibrated(sides["calibration"], planned)
+            thresholds = calibrate(sides["calibration"], planned)
             levels += [
                 {"setting": str(setting), "rule": rule, "cadence": cadence, "value": level}
                 for (rule, cadence), level in thresholds.items()

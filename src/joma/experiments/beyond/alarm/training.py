@@ -15,7 +15,7 @@ from torch.optim.optimizer import StateDict
 
 from joma.core.progress import Progress
 from joma.data.corpora import load_corpus
-from joma.data.text import Batches, TokenText, encoded
+from joma.data.text import Batches, TokenText, encode_like
 from joma.experiments.beyond.alarm import Alarm
 from joma.experiments.beyond.alarm.branches import SCRATCH_STEPS, SIDES, WARMUP, Branch, Group, Part
 from joma.experiments.shared.decoders import tokens_of
@@ -38,7 +38,7 @@ def texts(settings: Alarm) -> tuple[TokenText, NDArray[np.int64]]:
 
 @functools.lru_cache(maxsize=1)
 def _other(corpus: str, like: str) -> NDArray[np.int64]:
-    return encoded(load_corpus(corpus).training, tokens_of(like, "characters", VOCABULARY))
+    return encode_like(load_corpus(corpus).training, tokens_of(like, "characters", VOCABULARY))
 
 
 def train_group(settings: Alarm, group: Group, progress: Progress) -> pd.DataFrame:
@@ -63,7 +63,7 @@ def train_group(settings: Alarm, group: Group, progress: Progress) -> pd.DataFra
     def batches(tokens: NDArray[np.int64], times: int = 1) -> list[Batches]:
         return [Batches(tokens, times * settings.batch, shape.length, "random", seed) for seed in seeds]
 
-    progress.used("cpu", "float32")
+    progress.note_device("cpu", "float32")
     with reproducible(seeds[0]):
         runner = _Runner(GPTEnsemble(shape, seeds), rate)
         steps = SCRATCH_STEPS if setting.only_scratch else settings.base_steps

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joma.theory.drift import Planted, plant
+from joma.theory.drift import PlantedMixture, plant
 from joma.theory.isotropic import RELU, HomogeneousGate
 from joma.theory.isotropic_laws import Gaussian, IsotropicLaw, MultivariateT, UniformBall
 
@@ -20,7 +20,7 @@ class Case:
     """A planted critical point and the saliency that kappa gives it."""
 
     name: str
-    planted: Planted
+    planted: PlantedMixture
     mu: Array
     """(n,), |mu| = 1."""
     kappa: float

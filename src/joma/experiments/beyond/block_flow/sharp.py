@@ -44,12 +44,12 @@ def rests(
     v, z = descend(drift, case, v0, times[0], frozen=False)
     attended = v * np.exp(z)
 
-    def moved(begin: Array, end: Array) -> float:
+    def distance_moved(begin: Array, end: Array) -> float:
         return float(np.abs(descend(drift, case, begin, times[1], frozen=True)[0] - end).max())
 
     dead = not drift(v[None], np.array([case.planted.bias]))[0].any()
     return {
-        "sharp: uniform moves from the attended weight": moved(attended, attended),
-        "sharp: uniform moves from the weight": np.nan if dead else moved(v, v),
-        "sharp: distance of two rests": moved(uniform0, attended),
+        "sharp: uniform moves from the attended weight": distance_moved(attended, attended),
+        "sharp: uniform moves from the weight": np.nan if dead else distance_moved(v, v),
+        "sharp: distance of two rests": distance_moved(uniform0, attended),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from joma.core.errors import InputError
-from joma.experiments.shared.decoder_settings import TrainsDecoders, otherwise
+from joma.experiments.shared.decoder_settings import TrainsDecoders, redefine
 from joma.runs.job import setting
 
 LATEST = 0.75
@@ -53,15 +53,15 @@ class BounceHelps(TrainsDecoders):
         },
     }
 
-    vocabulary_size: int | None = otherwise(400, "vocabulary_size")
+    vocabulary_size: int | None = redefine(400, "vocabulary_size")
     layers: tuple[int, ...] = setting((1, 2), "depths; one of them 1, to compare with", at_least=1)
-    seeds: int = otherwise(5, "seeds", at_least=LEAST_SEEDS)
+    seeds: int = redefine(5, "seeds", at_least=LEAST_SEEDS)
     steps: int = setting(240, "minibatches", at_least=1)
-    learning_rate: float = otherwise(5e-3, "learning_rate")
+    learning_rate: float = redefine(5e-3, "learning_rate")
     width: int = setting(48, "embedding size d, and width of the MLP's hidden layer", at_least=2)
-    batch: int = otherwise(10, "batch")
-    measure_every: int = otherwise(10, "measure_every")
-    windows: int | None = otherwise(40, "windows")
+    batch: int = redefine(10, "batch")
+    measure_every: int = redefine(10, "measure_every")
+    windows: int | None = redefine(40, "windows")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -111,7 +111,7 @@ def useless_in_one_layer(costs: pd.DataFrame) -> Claim:
         measured=float(cost.mean()),
         null=float(other.mean()),
         null_description="cost of freezing as far before and after the dip, mean of the two",
-        evidence=f"held-out loss, mean of {len(cost)} seeds: {_listed(cost)}",
+        evidence=f"held-out loss, mean of {len(cost)} seeds: {_list_values(cost)}",
     )
 
 
@@ -129,7 +129,7 @@ def useful_in_several(costs: pd.DataFrame, several: list[int], way: str) -> Clai
         & above(_uncertainty(more), more.mean(), of="cost less one layer's", than=UNCERTAINTY, unit="nats"),
         null=float(one.mean()),
         null_description="cost of the same in one layer",
-        evidence=f"held-out loss in nats, mean of {len(cost)} seeds: {_listed(cost)}; more than in one "
+        evidence=f"held-out loss in nats, mean of {len(cost)} seeds: {_list_values(cost)}; more than in one "
         "layer by "
         f"{more.mean():.4f} +- {_uncertainty(more):.4f}; as far before and after the dip {other.mean():.4f}",
     )
@@ -148,7 +148,7 @@ def dip_is_special(costs: pd.DataFrame, several: list[int]) -> Claim:
         measured=float(dip.mean()),
         null=float(other.mean()),
         null_description="cost of stopping as far before and after the dip, mean of the two",
-        evidence=f"nats, {len(gap)} seeds; differences {_listed(gap)}",
+        evidence=f"nats, {len(gap)} seeds; differences {_list_values(gap)}",
     )
 
 
@@ -175,5 +175,5 @@ def entropy_was_held(curves: pd.DataFrame, bounces: pd.DataFrame) -> Claim:
     )
 
 
-def _listed(values: pd.Series[float]) -> str:
+def _list_values(values: pd.Series[float]) -> str:
     return ", ".join(f"{value:+.4f}" for value in values)

@@ -11,7 +11,7 @@ from joma.core.progress import Progress
 from joma.experiments.beyond.bounce_helps import TIMES, WAYS, BounceHelps
 from joma.experiments.beyond.bounce_helps.freezing import stop_attention
 from joma.experiments.shared.decoder_settings import run_name
-from joma.experiments.shared.decoders import gathered, held_out_text, read_text, train_decoder
+from joma.experiments.shared.decoders import gather, held_out_text, read_text, train_decoder
 from joma.measures.bounce import bounce, smooth
 from joma.models.decoder import Decoder
 from joma.training.loop import Rows
@@ -24,7 +24,7 @@ def run(settings: BounceHelps, progress: Progress) -> dict[str, pd.DataFrame]:
     untouched = progress.parts(
         {run_name(*cell): partial(_train_one, settings, *cell, "", "", 0) for cell in cells}
     )
-    bounces = _bounces(settings, gathered(untouched))
+    bounces = _bounces(settings, gather(untouched))
     stopped = {
         run_name(row.depth, row.seed, f"{way}-{when}"): partial(
             _train_one, settings, row.depth, row.seed, way, when, int(step)
@@ -34,7 +34,7 @@ def run(settings: BounceHelps, progress: Progress) -> dict[str, pd.DataFrame]:
         for when, step in zip(TIMES, (row.dip_step, row.earlier_step, row.later_step), strict=True)
         if step == step  # none where the dip is too near an end
     }
-    curves = gathered(untouched | progress.parts(stopped))
+    curves = gather(untouched | progress.parts(stopped))
     return {"curves": curves, "costs": _costs(curves), "bounces": bounces}
 
 

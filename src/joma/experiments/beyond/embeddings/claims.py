@@ -90,21 +90,21 @@ def _synonyms(settings: Embeddings, course: pd.DataFrame) -> Claim:
 def _accelerates(settings: Embeddings, course: pd.DataFrame) -> Claim:
     """The scale of W_Q, W_K sets how fast the logits start; what the claim is about is what comes then."""
     scales = (settings.scale, settings.scale / 2)
-    reached = {scale: _reached(course, "two matrices", scale) for scale in scales}
+    reached = {scale: _relative_motion(course, "two matrices", scale) for scale in scales}
     listed = ", ".join(f"scale {scale:g}: {r.min():.2f} to {r.max():.2f}" for scale, r in reached.items())
     least = min(float(r.min()) for r in reached.values())
     return STATEMENTS["embeddings.accelerates"].judge(
         above(
             1.01, least, of="least motion over free logits', these half their way, from equal initial speed,"
         ),
-        null=float(_reached(course, "one matrix", settings.scale).max()),
+        null=float(_relative_motion(course, "one matrix", settings.scale).max()),
         null_description="one matrix, under which the logits move as free ones",
         evidence=f"Exp attention, least of {settings.seeds} seeds and two scales ({listed}). dz/dt = "
         "(|W_Q u_q|^2 + U'W_K'W_K U) s, not s: at equal learning rates the scale alone decides.",
     )
 
 
-def _reached(course: pd.DataFrame, model: str, scale: float) -> pd.Series[float]:
+def _relative_motion(course: pd.DataFrame, model: str, scale: float) -> pd.Series[float]:
     """Motion of the logits over that of free ones, seed by seed, each on a clock of equal initial speed."""
     motion = rows(course, metric="motion", attention="exp")
 

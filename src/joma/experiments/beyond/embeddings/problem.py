@@ -49,7 +49,7 @@ class Problem:
             return embeddings.T @ (state["matrix"] @ query)
         return embeddings.T @ (state["key"].T @ (state["query_matrix"] @ query))
 
-    def hidden(self, state: State) -> torch.Tensor:
+    def nodes(self, state: State) -> torch.Tensor:
         """The MLP's nodes (classes, nodes) before the loss."""
         z = self.logits(state) / self.temperature
         b = self.frequencies * (z if self.attention == "linear" else z.exp())
@@ -59,7 +59,7 @@ class Problem:
 
     def loss(self, state: State) -> torch.Tensor:
         """Cross-entropy of the nodes against the classes (nats)."""
-        return torch.nn.functional.cross_entropy(self.hidden(state), self.labels)
+        return torch.nn.functional.cross_entropy(self.nodes(state), self.labels)
 
     def ascent(self, state: State, learned: list[str]) -> State:
         """Minus the loss's gradient with respect to what is learned."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from joma.experiments.shared.decoder_settings import TrainsDecoders, otherwise
+from joma.experiments.shared.decoder_settings import TrainsDecoders, redefine
 from joma.runs.job import setting
 
 
@@ -47,13 +47,13 @@ class JointDynamics(TrainsDecoders):
         },
     }
 
-    corpus: str = otherwise("world-english-bible", "corpus")
-    layers: tuple[int, ...] = otherwise((1, 3), "layers")
-    seeds: int = otherwise(3, "seeds")
+    corpus: str = redefine("world-english-bible", "corpus")
+    layers: tuple[int, ...] = redefine((1, 3), "layers")
+    seeds: int = redefine(3, "seeds")
     steps: int = setting(600, "minibatches", at_least=1)
     hidden: int = setting(128, "width of the MLP's hidden layer", at_least=1)
     heads: int = setting(2, "attention heads", at_least=1)
-    length: int = otherwise(35, "length", at_least=16)
+    length: int = redefine(35, "length", at_least=16)
     measure_every: int = setting(100, "steps between measurements (five times as dense at first)", at_least=1)
     draws: int = setting(8, "shuffles of the tokens for the null", at_least=2)
     block_tokens: int = setting(30, "contextual tokens M of the block flow", at_least=12)

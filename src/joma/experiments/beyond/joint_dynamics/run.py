@@ -13,7 +13,7 @@ from joma.experiments.beyond.joint_dynamics import JointDynamics
 from joma.experiments.beyond.joint_dynamics.block import block_flows
 from joma.experiments.beyond.joint_dynamics.tables import of_layers
 from joma.experiments.shared.decoder_settings import run_name
-from joma.experiments.shared.decoders import gathered, read_text, train_decoder
+from joma.experiments.shared.decoders import gather, read_text, train_decoder
 from joma.instruments.probe.sections.joint_dynamics import joint_dynamics
 from joma.models.decoder import Decoder
 from joma.training.loop import Rows
@@ -23,7 +23,7 @@ def run(settings: JointDynamics, progress: Progress) -> dict[str, pd.DataFrame]:
     """Tables ``block`` (the flow), ``curves`` (decoders), ``turns`` (where a sign turns)."""
     read_text(settings)
     runs = {run_name(*one): partial(_train_one, settings, *one) for one in settings.trainings()}
-    curves = gathered(progress.parts(runs))
+    curves = gather(progress.parts(runs))
     return {"block": block_flows(settings), "curves": curves, "turns": _turns(curves)}
 
 

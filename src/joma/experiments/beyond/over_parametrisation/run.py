@@ -20,7 +20,7 @@ from joma.training.loop import reproducible
 def run(settings: OverParametrisation, progress: Progress) -> dict[str, pd.DataFrame]:
     """Tables ``coverage`` and ``basins``, one part a seed."""
     seeds = range(settings.seed, settings.seed + settings.seeds)
-    progress.used("cpu", "float64")
+    progress.note_device("cpu", "float64")
     parts = progress.parts({f"seed-{seed}": partial(_one_seed, settings, seed) for seed in seeds})
     return by_table(parts.values(), counted=("neurons", "latent"))
 
@@ -48,7 +48,7 @@ def _one_seed(settings: OverParametrisation, seed: int, progress: Progress) -> p
     x, on = sequences(settings, seed)
     rows: Rows = []
     with reproducible(seed):
-        _, alone = _trained(settings, 1, settings.single, x, on, progress)
+        _, alone = _train(settings, 1, settings.single, x, on, progress)
         found, which = alone[:, 0].max(dim=1)
         basins = [
             float(((which == n) & (found > settings.threshold)).double().mean()) for n in range(on.shape[1])
@@ -58,10 +58,10 @@ def _one_seed(settings: OverParametrisation, seed: int, progress: Progress) -> p
             for n, share in enumerate(basins)
         ]
         for size in settings.neurons:
-            before, after = _trained(settings, size, settings.networks, x, on, progress)
+            before, after = _train(settings, size, settings.networks, x, on, progress)
             numbers = {
-                "trained": _covered(after, settings.threshold),
-                "untrained": _covered(before, settings.threshold),
+                "trained": _coverage(after, settings.threshold),
+                "untrained": _coverage(before, settings.threshold),
                 "law": coupon_collector(basins, size),
                 "law, equal basins": coupon_collector([1 / len(basins)] * len(basins), size),
             }
@@ -72,12 +72,12 @@ def _one_seed(settings: OverParametrisation, seed: int, progress: Progress) -> p
     return pd.DataFrame(rows).assign(seed=seed, dtype="float64")
 
 
-def _covered(correlations: Tensor, threshold: float) -> float:
+def _coverage(correlations: Tensor, threshold: float) -> float:
     """Share of the networks (networks, neurons, latents) in which every latent is found."""
     return float((correlations.max(dim=1).values > threshold).all(dim=1).double().mean())
 
 
-def _trained(
+def _train(
     settings: OverParametrisation, neurons: int, networks: int, x: Tensor, on: Tensor, progress: Progress
 ) -> tuple[Tensor, Tensor]:
     """Correlations (networks, neurons, latents) before and after training."""
@@ -93,21 +93,21 @@ def _trained(
     readout, base = normal(neurons, latents), zeros(latents)
     learned = [v, z, xi, readout, base]
 
-    def hidden() -> Tensor:
+    def nodes() -> Tensor:
         attended = (v * z.exp()[:, None]).flatten(0, 1)
         return torch.relu((x @ attended.T).view(-1, networks, neurons) + xi)
 
     with torch.no_grad():
-        before = _correlations(hidden(), on)
+        before = _correlations(nodes(), on)
     for _ in progress.track(range(settings.steps), f"{networks} blocks of {neurons}"):
-        scores = torch.einsum("ngk,gkl->ngl", hidden(), readout) + base
+        scores = torch.einsum("ngk,gkl->ngl", nodes(), readout) + base
         loss = -(scores.log_softmax(dim=2) * on[:, None]).sum() / len(x)
         moves = torch.autograd.grad(loss, learned)
         with torch.no_grad():
             for parameter, move in zip(learned, moves, strict=True):
                 parameter -= settings.rate * move
     with torch.no_grad():
-        return before, _correlations(hidden(), on)
+        return before, _correlations(nodes(), on)
 
 
 def _correlations(hidden: Tensor, on: Tensor) -> Tensor:

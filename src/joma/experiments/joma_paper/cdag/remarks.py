@@ -66,11 +66,11 @@ def _lower_first(alignment: pd.DataFrame) -> Claim:
 
 
 def _residual(quadruples: pd.DataFrame, variants: pd.DataFrame) -> Claim:
-    def met(table: pd.DataFrame) -> pd.Series:
+    def share_met(table: pd.DataFrame) -> pd.Series:
         chosen = rows(table[table["step"] > 0], metric="meets the condition", latents="true")
         return chosen.fillna({"value": 0.0}).groupby(["layer", "seed"])["value"].mean()
 
-    plain, residual = met(quadruples), met(rows(variants, network="residual"))
+    plain, residual = share_met(quadruples), share_met(rows(variants, network="residual"))
     gain = residual - plain
     return STATEMENTS["cdag.residual_helps"].judge(
         above(

@@ -98,7 +98,7 @@ def _of(series: pd.Series, task: str, run: str, layer: int, height: int) -> pd.S
     return series.xs((task, run, layer, height), level=("task", "run", "layer", "height"))
 
 
-def _shown(values: pd.Series) -> str:
+def _list_values(values: pd.Series) -> str:
     return f"{values.min():.3g} to {values.max():.3g}"
 
 
@@ -127,7 +127,7 @@ def _order(settings: DeepHierarchy, when: pd.Series, task: str, learned: str) ->
         (2, "layer_by_layer", "Siblings are associated in layer 1 before cousins are in layer 2"),
     ):
         ratio = {run: _of(when, task, run, layer, COUSIN) / _of(when, task, run, 1, SIBLING) for run in runs}
-        others = "; ".join(f"{run} {_shown(ratio[run])}" for run in runs)
+        others = "; ".join(f"{run} {_list_values(ratio[run])}" for run in runs)
         found.append(
             _judge_beside_shuffled(
                 Statement(f"deep_hierarchy.{task}_{name}", FIGURE, f"{statement} (learned: {learned})."),
@@ -144,7 +144,7 @@ def _order(settings: DeepHierarchy, when: pd.Series, task: str, learned: str) ->
                 null=float(ratio[FROZEN].max()),
                 null_description="largest with frozen attention",
                 evidence="cousins' time in layer 2 over siblings' in layer 1; kappa = 1: "
-                + _shown(ratio[WEAK]),
+                + _list_values(ratio[WEAK]),
             )
         )
     return found
@@ -160,7 +160,7 @@ def _families_meet(grown: pd.Series) -> Claim:
         share,
         _beyond(share[TREE], share[SHUFFLED], "cousins' association over the sibling's"),
         "cousins' association in layer 2 over siblings', at the end: "
-        + "; ".join(f"{run} {_shown(values)}" for run, values in share.items()),
+        + "; ".join(f"{run} {_list_values(values)}" for run, values in share.items()),
     )
 
 
@@ -174,8 +174,8 @@ def _lone(settings: DeepHierarchy, grown: pd.Series) -> Claim:
         ),
         null=float(null.min()),
         null_description="the same ratio for tokens of the other tree (both: least of the seeds)",
-        evidence=f"association in layer 1 with lone cousins over that with the others: {_shown(gain)}; "
-        f"other tree {_shown(null)}",
+        evidence=f"association in layer 1 with lone cousins over that with the others: {_list_values(gain)}; "
+        f"other tree {_list_values(null)}",
     )
 
 
@@ -193,8 +193,8 @@ def _labels(grown: pd.Series) -> Claim:
             than="ten times any with shuffled classes",
             across=SEEDS,
         ),
-        f"{_shown(ratio[TREE])}, shuffled tree {_shown(ratio[SHUFFLED])}; siblings' association "
-        f"{_shown(first[TREE])}, with shuffled classes {_shown(first[SHUFFLED_CLASSES])}",
+        f"{_list_values(ratio[TREE])}, shuffled tree {_list_values(ratio[SHUFFLED])}; siblings' association "
+        f"{_list_values(first[TREE])}, with shuffled classes {_list_values(first[SHUFFLED_CLASSES])}",
     )
 
 
@@ -205,8 +205,8 @@ def _depth(loss: pd.Series) -> Claim:
         measured=float(deep.max()),
         null=float(single.min()),
         null_description="least excess loss of a single layer with as many weights",
-        evidence=f"excess loss (0: the best, 1: without context) {_shown(deep)}; single layer "
-        f"{_shown(single)}; stack with frozen attention {_shown(frozen)}",
+        evidence=f"excess loss (0: the best, 1: without context) {_list_values(deep)}; single layer "
+        f"{_list_values(single)}; stack with frozen attention {_list_values(frozen)}",
     )
 
 
@@ -225,8 +225,8 @@ def _bounce(entropy: pd.DataFrame, loss: pd.Series) -> Claim:
         & above(0.001, rebound(TREE), of="rebound of the entropy", across=SEEDS, unit="nats"),
         null=float(before.max()),
         null_description="largest gain of as many steps before the dip",
-        evidence=f"after {_shown(after)}, before {_shown(before)}; attention that never learns costs "
-        f"{_shown(never)}; rebound of at least {rebound(TREE):.3f} nats",
+        evidence=f"after {_list_values(after)}, before {_list_values(before)}; attention that never learns costs "
+        f"{_list_values(never)}; rebound of at least {rebound(TREE):.3f} nats",
     )
 
 
@@ -246,7 +246,7 @@ def _decoder(settings: DeepHierarchy, when: pd.Series, grown: pd.Series) -> list
             statement,
             ratio,
             _beyond(ratio[TREE], ratio[SHUFFLED], TIMES),
-            "; ".join(f"{run} {_shown(ratio[run])}" for run in runs),
+            "; ".join(f"{run} {_list_values(ratio[run])}" for run in runs),
         )
         for statement, ratio in zip(OF_DECODERS.values(), ratios, strict=False)
     ]
@@ -263,7 +263,7 @@ def _decoder(settings: DeepHierarchy, when: pd.Series, grown: pd.Series) -> list
             null=float(excess[SHUFFLED].abs().max()),
             null_description="largest difference of either sign with shuffled trees",
             evidence=f"{settings.decoder_steps} steps of Adam; least of {settings.seeds} seeds; in layer 2 "
-            + _shown(_of(grown, DECODER, TREE, 2, SIBLING) - _of(grown, DECODER, TREE, 2, COUSIN)),
+            + _list_values(_of(grown, DECODER, TREE, 2, SIBLING) - _of(grown, DECODER, TREE, 2, COUSIN)),
         )
     )
     return found

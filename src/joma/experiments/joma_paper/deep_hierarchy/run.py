@@ -41,7 +41,7 @@ def run(settings: DeepHierarchy, progress: Progress) -> dict[str, pd.DataFrame]:
         for name in names
         for seed in range(settings.seed, settings.seed + settings.seeds)
     }
-    progress.used("cpu", "float64")
+    progress.note_device("cpu", "float64")
     return by_table(progress.parts(cells).values(), counted=("layer", "height"))
 
 

@@ -95,17 +95,17 @@ def questions(settings: DeepHierarchy, task: str, run: str, seed: int) -> Questi
         tokens = rng.permuted(tokens.reshape(len(tokens), TOPS, -1), axis=2).reshape(tokens.shape)
     if task == "classes":
         labels = rng.permutation(labels) if run == SHUFFLED_CLASSES else labels
-        return _counted(tokens, np.full(len(tokens), -1), labels, 2**TOPS)
+        return _count_questions(tokens, np.full(len(tokens), -1), labels, 2**TOPS)
     size = tokens.shape[1]
     contexts = np.repeat(tokens[None], size, axis=0)
     contexts[np.arange(size), :, np.arange(size)] = 0
     asked = np.repeat(np.arange(size), len(tokens))
-    found = _counted(contexts.reshape(-1, size), asked, tokens.T.ravel(), 2)
+    found = _count_questions(contexts.reshape(-1, size), asked, tokens.T.ravel(), 2)
     present = found.present + np.eye(size)[found.asked]
     return Questions(found.inputs, present, size * found.weights, found.answers, found.asked)
 
 
-def _counted(
+def _count_questions(
     inputs: NDArray[np.int64], asked: NDArray[np.int64], outcome: NDArray[np.int64], outcomes: int
 ) -> Questions:
     rows, which = np.unique(np.column_stack([inputs, asked]), axis=0, return_inverse=True)

@@ -15,7 +15,7 @@ from joma.core.errors import InputError
 from joma.core.progress import Progress
 from joma.data.corpora import load_corpus
 from joma.experiments.joma_paper.fig10 import SCORES, Fig10
-from joma.experiments.shared.decoders import gathered, tokens_of
+from joma.experiments.shared.decoders import gather, tokens_of
 from joma.instruments.neurons.find import find_neurons
 from joma.instruments.neurons.meaning import embedding_matrix
 from joma.instruments.neurons.probe import piece_of, superposition_tables
@@ -40,7 +40,7 @@ class _Subject(NamedTuple):
 
 def run(settings: Fig10, progress: Progress) -> dict[str, pd.DataFrame]:
     """The trained network first, then the untrained one, on the same windows; and so for each seed."""
-    subject = _given(settings) if settings.model else _trained_here(settings, progress)
+    subject = _given_subject(settings) if settings.model else _trained_here(settings, progress)
     description = {
         "model": settings.model or "decoder trained here",
         "parameters": sum(p.numel() for p in subject.trained.parameters()),
@@ -52,7 +52,7 @@ def run(settings: Fig10, progress: Progress) -> dict[str, pd.DataFrame]:
     others = range(settings.seed + 1, settings.seed + settings.seeds)
     if others:
         parts = progress.parts({f"seed-{seed}": partial(_scores, settings, seed) for seed in others})
-        tables["seeds"] = gathered(parts)
+        tables["seeds"] = gather(parts)
     return tables
 
 
@@ -61,8 +61,8 @@ def _scores(settings: Fig10, seed: int, progress: Progress) -> pd.DataFrame:
     untrained one has another seed."""
     of_seed = dataclasses.replace(settings, seed=seed)
     if settings.model:
-        subject = _given(of_seed)
-        tables = _untrained(_tables(of_seed, subject, subject.untrained, progress))
+        subject = _given_subject(of_seed)
+        tables = _untrained_tables(_tables(of_seed, subject, subject.untrained, progress))
     else:
         tables = _both(of_seed, _trained_here(of_seed, progress), progress)
     parts = [tables[name].assign(seed=seed, table=name) for name in SCORES if name in tables]
@@ -71,11 +71,11 @@ def _scores(settings: Fig10, seed: int, progress: Progress) -> pd.DataFrame:
 
 def _both(settings: Fig10, subject: _Subject, progress: Progress) -> dict[str, pd.DataFrame]:
     """The tables of the trained network, and the scores of the untrained one."""
-    beside = _untrained(_tables(settings, subject, subject.untrained, progress))
+    beside = _untrained_tables(_tables(settings, subject, subject.untrained, progress))
     return _tables(settings, subject, subject.trained, progress) | beside
 
 
-def _untrained(tables: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+def _untrained_tables(tables: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     return {f"untrained_{name}": tables[name] for name in ("neurons", "null", "layers")}
 
 
@@ -132,7 +132,7 @@ def _trained_here(settings: Fig10, progress: Progress) -> _Subject:
     return _Subject(model.eval(), untrained, pieces, lambda number: f" {text.words[number]}", (0,))
 
 
-def _given(settings: Fig10) -> _Subject:
+def _given_subject(settings: Fig10) -> _Subject:
     """A model that is there, beside the same architecture with random weights."""
     loaded = load_model(settings.model)
     if loaded.tokenizer is None:

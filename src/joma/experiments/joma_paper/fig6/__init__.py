@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from joma.experiments.shared.curve_settings import AS_IN_THE_PAPER, CurveSettings
-from joma.experiments.shared.decoder_settings import TrainsDecoders, otherwise
+from joma.experiments.shared.decoder_settings import TrainsDecoders, redefine
 from joma.runs.job import setting
 
 
@@ -49,10 +49,10 @@ class Fig6(CurveSettings, TrainsDecoders):
         "wikitext-103": {**AS_IN_THE_PAPER, "corpus": "wikitext-103", "learning_rate": 1e-4},
     }
 
-    vocabulary_size: int | None = otherwise(500, "vocabulary_size")
+    vocabulary_size: int | None = redefine(500, "vocabulary_size")
     steps: int = setting(2500, "minibatches", at_least=1)
     seed: int = setting(10, "first seed (the settings were chosen on others: 0 to 2, 100 to 103)", at_least=0)
-    seeds: int = otherwise(5, "seeds")
+    seeds: int = redefine(5, "seeds")
     attention_ratio: float = setting(
         1.0, "learning rate of W_Q and W_K over that of all else, eta_z/eta_w (the paper: 1)", above=0
     )

@@ -76,8 +76,8 @@ def claims(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     found = [
         _moves(entropy, "dip", LEAST_DIP, STATEMENTS["fig6.falls"]),
         _moves(entropy, "rebound", LEAST_REBOUND, STATEMENTS["fig6.rebound"]),
-        beyond(everything, SHUFFLED, STATEMENTS["fig6.beyond_shuffled"]),
-        beyond(everything, UNTRAINED_QK, STATEMENTS["fig6.beyond_untrained_qk"]),
+        exceeds_null(everything, SHUFFLED, STATEMENTS["fig6.beyond_shuffled"]),
+        exceeds_null(everything, UNTRAINED_QK, STATEMENTS["fig6.beyond_untrained_qk"]),
         early_transient(entropy, bool(settings.recorded)),
         bottom_bounces_less(bounces),
         _moves(rank, "dip", 0.1, STATEMENTS["fig6.rank_falls"]),
@@ -92,7 +92,7 @@ def claims(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     return withhold(found, f"seeds = {seeds}: a claim about learning needs {FEWEST}")
 
 
-def beyond(bounces: pd.DataFrame, variant: str, statement: Statement) -> Claim:
+def exceeds_null(bounces: pd.DataFrame, variant: str, statement: Statement) -> Claim:
     """Whether the decoders rebound further than those of a null, seed against seed."""
     of_tops = (bounces["layer"] == bounces["depth"] - 1) & (bounces["metric"] == "attention_entropy")
     rebounds = bounces[of_tops].set_index(["variant", "depth"])["rebound"]

@@ -12,7 +12,7 @@ from joma.experiments.joma_paper.fig6 import Fig6
 from joma.experiments.joma_paper.fig6.block import block_rates
 from joma.experiments.shared.curves import REAL, cost_of, find_bounces, train_curves
 from joma.experiments.shared.decoder_settings import run_name
-from joma.experiments.shared.decoders import gathered, held_out_text, read_text
+from joma.experiments.shared.decoders import gather, held_out_text, read_text
 from joma.experiments.shared.recorded import compare, read_record
 from joma.measures.ranks.stable_rank import stable_rank_estimate
 from joma.models.decoder import Decoder
@@ -38,7 +38,7 @@ def run(settings: Fig6, progress: Progress) -> dict[str, pd.DataFrame]:
         for variant, name in VARIANTS.items()
         if settings.nulls or variant == REAL
     }
-    return tables(settings, {"curves": gathered(progress.parts(runs))})
+    return tables(settings, {"curves": gather(progress.parts(runs))})
 
 
 def tables(settings: Fig6, found: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:

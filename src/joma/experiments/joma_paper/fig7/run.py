@@ -18,7 +18,7 @@ from joma.data.corpora import load_corpus
 from joma.data.text import tokenize
 from joma.experiments.joma_paper.fig7 import Fig7
 from joma.experiments.joma_paper.fig7.training import train
-from joma.instruments.track import TrackRun
+from joma.instruments.track import TrackSettings
 from joma.instruments.track.measuring.weights import wanted_tensors
 from joma.instruments.track.orders import dates, layer_curves
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
@@ -59,18 +59,18 @@ def _seed(settings: Fig7, seed: int, progress: Progress) -> pd.DataFrame:
         series, held_out = Path(folder) / "run", Path(folder) / "held-out.npy"
         np.save(held_out, text.validation[: settings.windows * settings.length])
         train(settings, settings.seed + seed, text.training, text.vocabulary_size, series)
-        job = TrackRun.of(model=str(series), text=str(held_out), length=settings.length, changes=False)
+        job = TrackSettings.of(model=str(series), text=str(held_out), length=settings.length, changes=False)
         return _of_layers(job, whole=True)
 
 
 def _hub(settings: Fig7, model: str, progress: Progress) -> pd.DataFrame:
-    job = TrackRun.of(model=model, revisions=settings.revisions, text=settings.text)
+    job = TrackSettings.of(model=model, revisions=settings.revisions, text=settings.text)
     return _of_layers(job, whole=False)  # of a published series some checkpoints may be lost
 
 
-def _of_layers(job: TrackRun, *, whole: bool) -> pd.DataFrame:
+def _of_layers(job: TrackSettings, *, whole: bool) -> pd.DataFrame:
     tables = job.run(Progress(quiet=True))
-    lacking = job.lacking(tables)
+    lacking = job.list_missing(tables)
     if whole and lacking:
         raise UnfinishedError(f"fig7: not everything could be measured: {lacking[0]}")
     curves = layer_curves(tables["values"])

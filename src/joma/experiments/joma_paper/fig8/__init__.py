@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from joma.experiments.shared.curve_settings import AS_IN_THE_PAPER, CurveSettings
-from joma.experiments.shared.decoder_settings import otherwise
+from joma.experiments.shared.decoder_settings import redefine
 from joma.runs.job import setting
 
 PAPER_RATES = (1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 1e-3, 1e-2)
@@ -49,12 +49,12 @@ class Fig8(CurveSettings):
         "paper": {**AS_IN_THE_PAPER, "layers": (1, 2, 3, 4, 5, 8, 10), "learning_rate": PAPER_RATES},
     }
 
-    vocabulary_size: int | None = otherwise(500, "vocabulary_size")
+    vocabulary_size: int | None = redefine(500, "vocabulary_size")
     seed: int = setting(10, "first seed (the settings were chosen on another, 100)", at_least=0)
-    seeds: int = otherwise(3, "seeds")
+    seeds: int = redefine(3, "seeds")
     learning_rate: tuple[float, ...] = setting((3e-4, 1e-3, 1e-2), "learning rates of the optimizer", above=0)
     steps: int = setting(2000, "minibatches", at_least=1)
-    width: int = otherwise(96, "width")
+    width: int = redefine(96, "width")
     hidden: int = setting(96, "width of the MLP's hidden layer", at_least=1)
 
     @property

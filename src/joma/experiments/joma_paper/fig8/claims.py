@@ -100,14 +100,14 @@ def rates_differ(decoders: pd.DataFrame, seed: int) -> Claim:
         centre = pd.Series(ranks).groupby(depths).transform("mean").to_numpy()
         return float(((means - centre) ** 2).sum() / max(((ranks - centre) ** 2).sum(), 1e-300))
 
-    def relabelled() -> Array:
+    def relabel() -> Array:
         new: Array = labels.copy()
         for depth in np.unique(depths):
             new[depths == depth] = random.permutation(labels[depths == depth])
         return new
 
     measured = share(labels)
-    null = np.array([share(relabelled()) for _ in range(SHUFFLES // 10)])
+    null = np.array([share(relabel()) for _ in range(SHUFFLES // 10)])
     chance = (1 + int((null >= measured).sum())) / (1 + null.size)
     return statement.judge(
         below(
@@ -149,7 +149,7 @@ def bounce_is_best(decoders: pd.DataFrame, seed: int) -> Claim:
     decoders = decoders[decoders["learning_rate"].map(everywhere)].reset_index(drop=True)
     rates = sorted(decoders["learning_rate"].unique())
     if math.factorial(len(rates)) < 1 / SIGNIFICANT:
-        correlation = _within(decoders["rebound"], decoders["lowest_loss"], decoders["depth"])
+        correlation = _correlation_within(decoders["rebound"], decoders["lowest_loss"], decoders["depth"])
         return statement.not_tested(
             f"{len(rates)} learning rates can be put in {math.factorial(len(rates))} orders, of "
             f"which no one is rarer than p = {1 / math.factorial(len(rates)):.2g}: four are needed at "
@@ -178,7 +178,7 @@ def bounce_is_best(decoders: pd.DataFrame, seed: int) -> Claim:
     )
 
 
-def _within(x: pd.Series, y: pd.Series, groups: pd.Series) -> float:
+def _correlation_within(x: pd.Series, y: pd.Series, groups: pd.Series) -> float:
     """Rank correlation within groups, over all of them."""
     ranks = [
         v.groupby(groups.to_numpy()).rank(pct=True)
@@ -205,7 +205,7 @@ def _order_of_rates(decoders: pd.DataFrame, rates: list[float], seed: int) -> tu
 
     def correlation(order: NDArray[np.int64]) -> float:
         y = pd.Series(values[np.arange(len(decoders)), order[columns]])
-        return _within(decoders["rebound"], y, decoders["depth"])
+        return _correlation_within(decoders["rebound"], y, decoders["depth"])
 
     measured = correlation(np.arange(len(rates)))
     return measured, np.array([correlation(np.array(order)) for order in orders])
@@ -221,7 +221,7 @@ def answer(settings: Fig8, tables: Mapping[str, pd.DataFrame]) -> list[str]:
         courses.append(f"at {rate:g} it {said} of {len(at)}")
     mean = decoders.groupby(["depth", "learning_rate"])["lowest_loss"].mean()
     best = sorted({rate for _, rate in mean.groupby("depth").idxmin()})
-    correlation = _within(decoders["rebound"], decoders["lowest_loss"], decoders["depth"])
+    correlation = _correlation_within(decoders["rebound"], decoders["lowest_loss"], decoders["depth"])
     where = "in the authors' record" if settings.recorded else f"on {Path(settings.corpus).name}"
     cells = len(decoders) if settings.recorded else len(settings.cells())
     collapsing = rows(decoders, course=COLLAPSES)

@@ -11,7 +11,7 @@ from joma.core.progress import Progress
 from joma.experiments.joma_paper.fig8 import Fig8
 from joma.experiments.shared.curves import REAL, cost_of, find_bounces, train_curves
 from joma.experiments.shared.decoder_settings import rate_name, run_name
-from joma.experiments.shared.decoders import gathered, read_text
+from joma.experiments.shared.decoders import gather, read_text
 from joma.experiments.shared.recorded import compare, read_record
 
 COLLAPSED = 0.1
@@ -31,7 +31,7 @@ def run(settings: Fig8, progress: Progress) -> dict[str, pd.DataFrame]:
         run_name(cell.depth, cell.seed, rate_name(cell.rate)): partial(_train_one, cell)
         for cell in settings.cells()
     }
-    return tables(settings, {"curves": gathered(progress.parts(runs))})
+    return tables(settings, {"curves": gather(progress.parts(runs))})
 
 
 def tables(settings: Fig8, found: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:

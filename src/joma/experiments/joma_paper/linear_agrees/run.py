@@ -15,7 +15,7 @@ from joma.dynamics.token_flow import TokenTrajectory, strongest_distinct, token_
 from joma.experiments.joma_paper.linear_agrees import JOMA, NORMALISED, PLAIN, LinearAgrees
 from joma.experiments.shared.tables import Rows, by_table
 from joma.theory.block import Block, CrossEntropyGradient, Embeddings
-from joma.theory.scan_snap.equations import attended
+from joma.theory.scan_snap.equations import attended_mass
 
 
 def run(settings: LinearAgrees, progress: Progress) -> dict[str, pd.DataFrame]:
@@ -128,7 +128,7 @@ def block_logits(data: NextTokenData, eta_z: float, times: np.ndarray) -> np.nda
 
 def _share(data: NextTokenData, logits: np.ndarray) -> np.ndarray:
     """c_0(t) (times, C): the attention of next token 0."""
-    return attended(data.conditional[0], logits)
+    return attended_mass(data.conditional[0], logits)
 
 
 def _entropy(share: np.ndarray) -> np.ndarray:

@@ -42,8 +42,8 @@ def claims(settings: Table1, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     ends = Ends(tables["alignment"], settings.steps)
     return [
         _bottom_high(ends),
-        _learned(ends, 0),
-        _learned(ends, 1),
+        _judge_learning(ends, 0),
+        _judge_learning(ends, 1),
         _bottom_above_top(ends),
         _above_shuffled(ends),
         _falls_when_complex(ends),
@@ -86,7 +86,7 @@ def _bottom_high(ends: Ends) -> Claim:
     )
 
 
-def _learned(ends: Ends, layer: int) -> Claim:
+def _judge_learning(ends: Ends, layer: int) -> Claim:
     """Training raises NCorr, and by more than it raises what shuffled classes give.
 
     Trained neurons are more alike to indicators of any set of classes, so the shuffled NCorr rises too.

@@ -40,7 +40,7 @@ def claims(settings: SnapEmbeddings, tables: Mapping[str, pd.DataFrame]) -> list
         _share(_rises, real, null, STATEMENTS["snap_embeddings.distinct_rise"], "whose logit z rises"),
         _share(_gains, real, null, STATEMENTS["snap_embeddings.distinct_gain"], "whose z - z_common rises"),
         _share(_falls, real, null, STATEMENTS["snap_embeddings.common_falls"], "whose logit z falls"),
-        _graded(real, null),
+        _judge_order(real, null),
     ]
 
 
@@ -118,7 +118,7 @@ def _gains(tokens: pd.DataFrame) -> pd.Series:
     return distinct["value"] > distinct["common"]
 
 
-def _graded(real: pd.DataFrame, null: pd.DataFrame) -> Claim:
+def _judge_order(real: pd.DataFrame, null: pd.DataFrame) -> Claim:
     def correlations(tokens: pd.DataFrame) -> pd.Series:
         """By model, the mean over seeds and classes."""
         distinct = rows(tokens, kind="distinct")

@@ -13,7 +13,7 @@ from joma.core.progress import Progress
 from joma.data.next_token import NextTokenData, graded_tokens
 from joma.experiments.scan_snap.snap_embeddings import EMBEDDED, FREE, NULL, ONE_MATRIX, SnapEmbeddings
 from joma.experiments.shared.tables import Row, Rows
-from joma.models.one_layer import Embedded, FreePairs, OneLayer, Population
+from joma.models.one_layer import EmbeddedDecoder, FreePairs, OneLayer, Population
 from joma.training.loop import reproducible
 
 
@@ -63,7 +63,7 @@ def _train_one(settings: SnapEmbeddings, model_name: str, source: str, seed: int
         else:
             factored, learns, wide = EMBEDDED[model_name]
             width = population.tokens if wide else settings.width
-            model = Embedded(
+            model = EmbeddedDecoder(
                 population.tokens, width, factored=factored, train_embeddings=learns, scale=settings.scale
             )
         learned = [parameter for parameter in model.parameters() if parameter.requires_grad]

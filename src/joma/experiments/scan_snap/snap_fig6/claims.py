@@ -78,15 +78,15 @@ def _reproduction(cells: pd.DataFrame, authors: pd.DataFrame) -> Claim:
         )
         return statement.not_tested(reason)
 
-    def agreeing(theirs: pd.Series) -> float:
+    def share_agreeing(theirs: pd.Series) -> float:
         error = both["standard_error"] ** 2 + both["authors_std"] ** 2 / both["authors_seeds"]
         return float(((both["mean"] - theirs).abs() <= 2 * error**0.5).mean())
 
-    measured = agreeing(both["authors_mean"])
+    measured = share_agreeing(both["authors_mean"])
     swapped = both.sort_values([*CELL[:2], "ratio"], ascending=[True, True, False])["authors_mean"]
     return statement.judge(
         at_least(60 / 64, measured, of="share of the cells within two combined standard errors"),
-        null=agreeing(swapped.set_axis(both.sort_values(CELL).index)),
+        null=share_agreeing(swapped.set_axis(both.sort_values(CELL).index)),
         null_description="the authors' cells with the order of their ratios reversed",
         evidence=f"{len(both)} cells",
     )

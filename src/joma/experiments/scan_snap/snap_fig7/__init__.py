@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass
 
 from joma.core.errors import InputError
-from joma.experiments.shared.decoder_settings import TrainsDecoders, otherwise
+from joma.experiments.shared.decoder_settings import TrainsDecoders, redefine
 from joma.runs.job import setting
 
 
@@ -42,17 +42,17 @@ class SnapFig7(TrainsDecoders):
             "order": "sequential",
         },
     }
-    vocabulary_size: int | None = otherwise(1000, "vocabulary_size")
-    layers: tuple[int, ...] = otherwise((1, 3), "layers")
+    vocabulary_size: int | None = redefine(1000, "vocabulary_size")
+    layers: tuple[int, ...] = redefine((1, 3), "layers")
     pictured: tuple[int, ...] = setting(
         (0, 500, 1000),
         "minibatches after which attention is pictured; the last one ends training",
         at_least=0,
     )
-    learning_rate: float = otherwise(5.0, "learning_rate")
-    seeds: int = otherwise(3, "seeds")
+    learning_rate: float = redefine(5.0, "learning_rate")
+    seeds: int = redefine(3, "seeds")
     clip: float = setting(0.5, "largest norm of the gradient", above=0)
-    width: int = otherwise(64, "width")
+    width: int = redefine(64, "width")
     hidden: int = setting(64, "width of the MLP's hidden layer", at_least=1)
     order: str = setting(
         "random",

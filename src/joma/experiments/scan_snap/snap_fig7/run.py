@@ -13,7 +13,7 @@ from joma.core.progress import Progress
 from joma.data.text import TokenText
 from joma.experiments.scan_snap.snap_fig7 import SnapFig7
 from joma.experiments.shared.decoder_settings import run_name
-from joma.experiments.shared.decoders import gathered, held_out_text, read_text, train_decoder
+from joma.experiments.shared.decoders import gather, held_out_text, read_text, train_decoder
 from joma.models.decoder import Decoder
 from joma.training.loop import Rows
 
@@ -33,7 +33,7 @@ def run(settings: SnapFig7, progress: Progress) -> dict[str, pd.DataFrame]:
         for depth, seed in settings.trainings()
         for variant in ("", SHUFFLED)
     }
-    rows = gathered(progress.parts(runs))
+    rows = gather(progress.parts(runs))
     is_map = rows["metric"] == "attention"
     of_maps = ["query", "key", "query_token", "key_token"]
     return {
@@ -45,7 +45,7 @@ def run(settings: SnapFig7, progress: Progress) -> dict[str, pd.DataFrame]:
 def _train_one(settings: SnapFig7, depth: int, seed: int, variant: str, progress: Progress) -> pd.DataFrame:
     text = read_text(settings)
     if variant == SHUFFLED:
-        text = text.shuffled(seed)
+        text = text.shuffle(seed)
     held_out = held_out_text(settings, text)
     maps = _Maps(text, held_out.inputs, settings)
 

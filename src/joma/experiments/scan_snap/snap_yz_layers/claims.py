@@ -35,7 +35,7 @@ STATEMENTS = statements(
 def claims(settings: SnapYzLayers, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """The slides' sentences, each a difference of mean losses against its standard error."""
     losses = tables["losses"][tables["losses"]["chosen"]]
-    compared = _Compared(losses)
+    compared = _Comparison(losses)
     baselines = tables["baselines"].set_index("model")["value"]
     late = _late_falls(tables["curves"], losses)
     return [
@@ -57,7 +57,7 @@ def _late_falls(curves: pd.DataFrame, losses: pd.DataFrame) -> pd.Series:
     return by_depth.groupby("depth").agg(lambda loss: loss.iloc[-2] - loss.iloc[-1] if len(loss) > 1 else 0.0)
 
 
-def _still_learning(late: pd.Series, compared: _Compared, deep: pd.Series) -> str:
+def _still_learning(late: pd.Series, compared: _Comparison, deep: pd.Series) -> str:
     """Why these depths cannot be called worse yet; empty if they have been trained out."""
     falls = late.reindex(deep.index).max()
     if not falls > compared.chance:
@@ -68,7 +68,7 @@ def _still_learning(late: pd.Series, compared: _Compared, deep: pd.Series) -> st
     )
 
 
-class _Compared:
+class _Comparison:
     """Mean losses by model and depth, and what a difference of two of them may be by chance."""
 
     def __init__(self, losses: pd.DataFrame) -> None:
@@ -93,7 +93,7 @@ class _Compared:
         known = model in self.mean.index.get_level_values("model")
         return self.mean[model] if known else self.mean.iloc[:0].droplevel("model")
 
-    def missing(self, *models: str) -> str:
+    def why_missing(self, *models: str) -> str:
         """Why a comparison of these models cannot be made; empty if it can."""
         absent = [model for model in models if self.of(model).empty]
         if absent:
@@ -101,7 +101,7 @@ class _Compared:
         return "" if self.deviation == self.deviation else "one seed gives no standard error (setting seeds)"
 
 
-def _judged(compared: _Compared, difference: pd.Series, statement: Statement) -> Claim:
+def _judge_difference(compared: _Comparison, difference: pd.Series, statement: Statement) -> Claim:
     """The smallest of ``difference`` over depths must be above chance."""
     listed = ", ".join(f"{depth}: {value:+.3f}" for depth, value in difference.items())
     return statement.judge(
@@ -119,14 +119,14 @@ def _judged(compared: _Compared, difference: pd.Series, statement: Statement) ->
     )
 
 
-def _higher(compared: _Compared, model: str, other: str, statement: Statement) -> Claim:
+def _higher(compared: _Comparison, model: str, other: str, statement: Statement) -> Claim:
     """Whether one model has a higher loss than another, at every depth."""
-    if reason := compared.missing("YZ", *({model, other} - {"YZ"})):
+    if reason := compared.why_missing("YZ", *({model, other} - {"YZ"})):
         return statement.not_tested(reason)
-    return _judged(compared, compared.of(model) - compared.of(other), statement)
+    return _judge_difference(compared, compared.of(model) - compared.of(other), statement)
 
 
-def _works(compared: _Compared, baselines: pd.Series) -> Claim:
+def _works(compared: _Comparison, baselines: pd.Series) -> Claim:
     statement = STATEMENTS["snap_yz_layers.works"]
     of_yz = compared.of("YZ")
     if 1 not in of_yz.index:
@@ -140,7 +140,7 @@ def _works(compared: _Compared, baselines: pd.Series) -> Claim:
     )
 
 
-def _works_in_layers(compared: _Compared, baselines: pd.Series, late: pd.Series) -> Claim:
+def _works_in_layers(compared: _Comparison, baselines: pd.Series, late: pd.Series) -> Claim:
     statement, bigram = STATEMENTS["snap_yz_layers.works_in_layers"], baselines["bigram"]
     of_yz = compared.of("YZ")
     several = of_yz[(of_yz.index > 1) & (of_yz.index <= DEEP)]
@@ -165,16 +165,16 @@ def _works_in_layers(compared: _Compared, baselines: pd.Series, late: pd.Series)
     )
 
 
-def _drops(compared: _Compared, losses: pd.DataFrame, late: pd.Series) -> Claim:
+def _drops(compared: _Comparison, losses: pd.DataFrame, late: pd.Series) -> Claim:
     statement = STATEMENTS["snap_yz_layers.drops"]
     of_yz = compared.of("YZ")
     deep, shallow = of_yz[of_yz.index > DEEP], of_yz[of_yz.index <= DEEP]
-    reason = compared.missing("YZ")
+    reason = compared.why_missing("YZ")
     if not reason and (deep.empty or shallow.empty):
         reason = f"no YZ models of both at most {DEEP} and more layers (setting depths)"
     if reason:
         return statement.not_tested(reason)
-    claim = _judged(compared, deep - shallow.min(), statement)
+    claim = _judge_difference(compared, deep - shallow.min(), statement)
     if claim.verdict == "holds" and (reason := _still_learning(late, compared, deep)):
         return statement.not_tested(f"{reason}; so far {claim.evidence}, over the best of the others")
     first = of_yz.index[(of_yz.diff() > compared.chance).to_numpy()]
@@ -188,14 +188,14 @@ def _drops(compared: _Compared, losses: pd.DataFrame, late: pd.Series) -> Claim:
     )
 
 
-def _start_is_not_why(compared: _Compared) -> list[Claim]:
+def _start_is_not_why(compared: _Comparison) -> list[Claim]:
     """Only where the start from identity was trained: not a sentence of the slides, but its cause."""
     if compared.of("YZ, identity start").empty:
         return []
     statement = STATEMENTS["snap_yz_layers.start"]
-    reason = compared.missing("YZ", "YZ, identity start")
+    reason = compared.why_missing("YZ", "YZ, identity start")
     both = (compared.of("YZ") - compared.of("YZ, identity start")).dropna()
     both = both[both.index > DEEP]
     if reason or both.empty:
         return [statement.not_tested(reason or f"no depth above {DEEP}")]
-    return [_judged(compared, both, statement)]
+    return [_judge_difference(compared, both, statement)]

@@ -12,7 +12,7 @@ from joma.core.progress import Progress
 from joma.data.text import Batches, TokenText, validation_windows
 from joma.experiments.scan_snap.snap_yz_layers import SnapYzLayers
 from joma.experiments.scan_snap.snap_yz_layers.ngram_losses import bigram_loss, unigram_loss
-from joma.experiments.shared.decoders import gathered, tokens_of
+from joma.experiments.shared.decoders import gather, tokens_of
 from joma.models.decoder import Decoder
 from joma.models.language_model import LanguageModel
 from joma.models.yz import YZ
@@ -71,9 +71,7 @@ def _compute(
     settings: SnapYzLayers, cells: list[tuple[str, int, float, int]], progress: Progress
 ) -> pd.DataFrame:
     """The rows of the runs of these models, depths, rates and seeds."""
-    return gathered(
-        progress.parts({_run_name(*cell): partial(_train_one, settings, *cell) for cell in cells})
-    )
+    return gather(progress.parts({_run_name(*cell): partial(_train_one, settings, *cell) for cell in cells}))
 
 
 def _train_one(

@@ -16,7 +16,7 @@ from joma.core.errors import InputError
 from joma.instruments.reading.passes import Output
 from joma.instruments.reading.shared import Part, Section, read
 from joma.instruments.reading.texts import TokenBatch
-from joma.instruments.watch.measuring import Measured
+from joma.instruments.watch.measuring import Measurement
 from joma.instruments.watch.watch import watch
 from joma.measures.attention.statistics import metric_of
 
@@ -38,7 +38,7 @@ class _Sums:
     batches: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     """Of each batch the sums and the rows, (2, heads)."""
 
-    def add(self, measured: Measured, batch: int) -> None:
+    def add(self, measured: Measurement, batch: int) -> None:
         values = measured.values.detach().cpu().double().numpy()
         counts = measured.counts.detach().cpu().double().numpy()
         rows = measured.rows.cpu().numpy()
@@ -126,21 +126,21 @@ class AttentionSection(Section):
         self._coverages: list[pandas.DataFrame] = []
 
     @contextmanager
-    def following(self, part: Part) -> Iterator[None]:
+    def around_pass(self, part: Part) -> Iterator[None]:
         """Watch the pass."""
         self._seen = self._watch()
         with self._seen:
             yield
 
-    def passed(self, part: Part, output: Output) -> None:
+    def after_pass(self, part: Part, output: Output) -> None:
         """Add what was seen."""
-        for layer, record, measured in self._seen.measured():
+        for layer, record, measured in self._seen.measurements():
             key = (layer, record.module, record.call, measured.name, record.dtype)
             empty = np.zeros((measured.values.shape[0], 0))
             self._sums.setdefault(key, _Sums(measured.unit, empty, empty, empty)).add(measured, part.number)
         self._coverages.append(self._seen.coverage())
 
-    def found(self) -> dict[str, pandas.DataFrame]:
+    def make_tables(self) -> dict[str, pandas.DataFrame]:
         """``attention``, ``positions`` and ``coverage``: see ``attention_statistics``."""
         if not self._coverages:
             raise InputError("there is no batch of text to run the model on; give a text with words in it.")
@@ -158,14 +158,14 @@ class AttentionSection(Section):
                 "metric": metric_of(statistic),
             }
             last: dict[str, int | str] = {"unit": entry.unit, "dtype": dtype}
-            per_head.append(_labelled(_per_head(entry, chosen), identity, last))
-            by_position.append(_labelled(_by_position(entry, chosen), identity, last))
+            per_head.append(_label(_per_head(entry, chosen), identity, last))
+            by_position.append(_label(_by_position(entry, chosen), identity, last))
         order = ["layer", "module", "call", "head"]
         places = ["position", "position_end"]
         values = ["metric", "value", "unit", "error_bound"]
         return {
-            "attention": _joined(per_head, [*order, *values, "standard_error", "count", "dtype"]),
-            "positions": _joined(by_position, [*order, *places, *values, "count", "dtype"]),
+            "attention": _join_columns(per_head, [*order, *values, "standard_error", "count", "dtype"]),
+            "positions": _join_columns(by_position, [*order, *places, *values, "count", "dtype"]),
             "coverage": covered,
         }
 
@@ -173,7 +173,7 @@ class AttentionSection(Section):
 _Columns = Mapping[str, NDArray[np.generic]]
 
 
-def _labelled(columns: _Columns, *labels: Mapping[str, int | str]) -> _Columns:
+def _label(columns: _Columns, *labels: Mapping[str, int | str]) -> _Columns:
     size = len(columns["value"])
     return {
         **columns,
@@ -181,7 +181,7 @@ def _labelled(columns: _Columns, *labels: Mapping[str, int | str]) -> _Columns:
     }
 
 
-def _joined(parts: Sequence[_Columns], order: Sequence[str]) -> pandas.DataFrame:
+def _join_columns(parts: Sequence[_Columns], order: Sequence[str]) -> pandas.DataFrame:
     """One frame of joined columns: a frame for each part takes many times as long."""
     return pandas.DataFrame({name: np.concatenate([part[name] for part in parts]) for name in order})
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from joma.core.errors import InputError
 from joma.instruments.reading.lent import Anatomy, input_embeddings
 from joma.instruments.reading.passes import Output
-from joma.instruments.reading.shared import Batches, Part, TokenSection, alone
+from joma.instruments.reading.shared import Batches, Part, TokenSection, as_function
 from joma.instruments.reading.texts import TokenBatch
 from joma.measures.coherence import (
     BINS,
@@ -49,7 +49,7 @@ class _Layer:
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class _Occurrences:
     """Occurrences: of which token, and where."""
 
     tokens: Tensor
@@ -60,7 +60,7 @@ class _Drawn:
 
 def _draw(
     batches: Sequence[TokenBatch], tokens: int, occurrences: int, skip: int, generator: torch.Generator
-) -> _Drawn:
+) -> _Occurrences:
     found = []
     for number, (ids, mask) in enumerate(batches):
         row, position = (mask & (mask.cumsum(1) > skip)).nonzero(as_tuple=True)
@@ -80,7 +80,7 @@ def _draw(
     _, counts = torch.unique_consecutive(places[0], return_counts=True)
     begin = (counts.cumsum(0) - counts).repeat_interleave(counts)
     places = places[:, torch.arange(places.shape[1]) - begin < occurrences]
-    return _Drawn(*places)
+    return _Occurrences(*places)
 
 
 class CoherenceSection(TokenSection):
@@ -141,7 +141,7 @@ class CoherenceSection(TokenSection):
         for name, value, least in (("tokens", tokens, 3), ("occurrences", occurrences, 1), ("skip", skip, 0)):
             if value < least:
                 raise InputError(f"{_WHERE}: {name} = {value}; give at least {least}.")
-        self.blocks = anatomy.chosen(layers, _WHERE)
+        self.blocks = anatomy.choose(layers, _WHERE)
         super().__init__(anatomy, batches, _WHERE)
         generator = torch.Generator().manual_seed(seed)
         self.drawn = _draw(self.batches, tokens, occurrences, skip, generator)
@@ -152,7 +152,7 @@ class CoherenceSection(TokenSection):
         self.runs: Counter[str] = Counter()
 
     @contextmanager
-    def following(self, part: Part) -> Iterator[None]:
+    def around_pass(self, part: Part) -> Iterator[None]:
         """Take the part's share of the occurrences."""
         rows = self.drawn.row - part.first
         here = (self.drawn.batch == part.number) & (rows >= 0) & (rows < len(part.batch.tokens))
@@ -178,7 +178,7 @@ class CoherenceSection(TokenSection):
                 )
             yield
 
-    def passed(self, part: Part, output: Output) -> None:
+    def after_pass(self, part: Part, output: Output) -> None:
         """Nothing is left to do."""
 
     def _see(
@@ -189,7 +189,7 @@ class CoherenceSection(TokenSection):
             if name not in self.last:
                 return
             hidden = hidden[0] if isinstance(hidden, tuple | list) else hidden
-        with self.excused():
+        with self.excuse_errors():
             if (
                 not isinstance(hidden, Tensor)
                 or hidden.shape[:2] != part.batch.tokens.shape
@@ -209,13 +209,13 @@ class CoherenceSection(TokenSection):
             )
             self.kept[key][here] = hidden.detach()[tuple(at)].double().cpu()
 
-    def found(self) -> dict[str, pandas.DataFrame]:
+    def make_tables(self) -> dict[str, pandas.DataFrame]:
         """``coherence``: one row per measurement."""
         rows: list[_Row] = []
         if self.embeddings is not None:
             for centred in (False, True):
                 units = Directions.of(self.embeddings, centred=centred)
-                rows += _within(_Layer("", None, "embedding"), units, None)
+                rows += _rows_within(_Layer("", None, "embedding"), units, None)
         held = self.of_layers()
         for layer, vectors in held:
             _check_finite(vectors, layer)
@@ -224,7 +224,7 @@ class CoherenceSection(TokenSection):
         for centred in (False, True):
             made = [(layer, Directions.of(vectors, centred=centred)) for layer, vectors in held]
             for layer, units in made:
-                within[layer] += _within(layer, units, self.drawn.tokens)
+                within[layer] += _rows_within(layer, units, self.drawn.tokens)
             for stack, found in between.items():
                 found += _between([one for one in made if one[0].stack == stack], self.drawn.tokens)
         for found in (*within.values(), *between.values()):
@@ -252,7 +252,7 @@ class CoherenceSection(TokenSection):
         return found
 
 
-representation_coherence = alone(CoherenceSection)
+representation_coherence = as_function(CoherenceSection)
 """The table of a model and batches: see ``CoherenceSection``."""
 
 
@@ -277,7 +277,7 @@ def _check_finite(vectors: Tensor, layer: _Layer) -> None:
         )
 
 
-def _within(layer: _Layer, vectors: Directions, tokens: Tensor | None) -> list[_Row]:
+def _rows_within(layer: _Layer, vectors: Directions, tokens: Tensor | None) -> list[_Row]:
     rows = []
     found = embedding_coherence(vectors, tokens=tokens)
     for kind in ("different", "same_token"):

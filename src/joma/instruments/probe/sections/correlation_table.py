@@ -59,7 +59,7 @@ class IndexSums:
             )
         self.variants = tuple(found)
 
-    def joined(self) -> tuple[_Sums, _Sums]:
+    def join(self) -> tuple[_Sums, _Sums]:
         """Sums and counts, (texts, variants, heads, bins + 1); shorter batches' missing bins are empty."""
         longest = max(array.shape[-1] for array in self.counts)
         sums, counts = (
@@ -87,10 +87,10 @@ def index_table(
     parts: list[_Columns] = []
     for identity, calls in layers:
         if not calls:
-            parts.append(_identified({"metric": np.array(["index"]), "count": np.zeros(1)}, identity))
+            parts.append(_identify({"metric": np.array(["index"]), "count": np.zeros(1)}, identity))
         for call, sums in calls.items():
             rows = _rows(sums, heads, str(identity["module"]))
-            parts.append(_identified(rows, {**identity, "call": call}))
+            parts.append(_identify(rows, {**identity, "call": call}))
     columns = ["stack", "layer", "module", "call", "head", "metric", "scale", "given", "sink", "position"]
     columns += ["position_end", "value", "standard_error", "count", "mlp_layer", "dtype", "reason"]
     # One frame of whole columns: a small frame for each layer costs more than what it holds.
@@ -104,13 +104,13 @@ def index_table(
     return table.astype(dict.fromkeys(whole, "Int64"))
 
 
-def _identified(rows: _Columns, identity: Identity) -> _Columns:
+def _identify(rows: _Columns, identity: Identity) -> _Columns:
     number = len(rows["metric"])
     return {**rows, **{name: np.full(number, said, object) for name, said in identity.items()}}
 
 
 def _rows(sums: IndexSums, heads: Sequence[int] | None, module: str) -> _Columns:
-    total, count = sums.joined()
+    total, count = sums.join()
     there = total.shape[2]
     chosen = list(range(there)) if heads is None else sorted(set(heads))
     for asked in chosen:

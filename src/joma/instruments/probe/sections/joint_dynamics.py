@@ -16,10 +16,10 @@ from joma.instruments.probe.sections.correlation_table import Identity, IndexSum
 from joma.instruments.reading.anatomy import Block
 from joma.instruments.reading.lent import Anatomy
 from joma.instruments.reading.passes import Output
-from joma.instruments.reading.shared import Batches, Part, TokenSection, alone
+from joma.instruments.reading.shared import Batches, Part, TokenSection, as_function
 from joma.instruments.reading.texts import TokenBatch
 from joma.instruments.watch.call import AttentionCall
-from joma.instruments.watch.capture import unobserved
+from joma.instruments.watch.capture import leave_unobserved
 from joma.instruments.watch.owners import Place
 from joma.instruments.watch.score_rows import score_rows
 from joma.instruments.watch.watch import Watch
@@ -82,13 +82,13 @@ class JointDynamicsSection(TokenSection):
         seed: int = 0,
     ) -> None:
         super().__init__(anatomy, batches, _WHERE)
-        blocks, self.heads = anatomy.chosen(layers, _WHERE), heads
+        blocks, self.heads = anatomy.choose(layers, _WHERE), heads
         readers = _mlp_readers(anatomy.blocks)
         self.layers = [_Layer(anatomy, block, readers.get(block.name)) for block in blocks]
         self._seen = _IndexWatch(anatomy.model, self.layers, draws, rank_every, seed)
 
     @contextmanager
-    def following(self, part: Part) -> Iterator[None]:
+    def around_pass(self, part: Part) -> Iterator[None]:
         """Watch the pass, with two global hooks around the watch."""
         self._seen.begin(part)
         handles = (
@@ -102,10 +102,10 @@ class JointDynamicsSection(TokenSection):
             for handle in handles:
                 handle.remove()
 
-    def passed(self, part: Part, output: Output) -> None:
+    def after_pass(self, part: Part, output: Output) -> None:
         """Nothing is left to do."""
 
-    def found(self) -> dict[str, pandas.DataFrame]:
+    def make_tables(self) -> dict[str, pandas.DataFrame]:
         """``joint_dynamics``: one row per measurement."""
         for layer in self.layers:
             if not layer.sums and not layer.problem:
@@ -129,7 +129,7 @@ class JointDynamicsSection(TokenSection):
         return {"joint_dynamics": index_table(identified, self.heads)}
 
 
-joint_dynamics = alone(JointDynamicsSection)
+joint_dynamics = as_function(JointDynamicsSection)
 """The table of a model and batches: see ``JointDynamicsSection``."""
 
 
@@ -268,7 +268,7 @@ class _IndexWatch(Watch):
                 self._normed[layer.block.name] = output.detach()
 
     def _is_block(self, module: nn.Module, layer: _Layer) -> bool:
-        return self._owners.named(module) == _plain(layer.block.name) and layer.block.value_reader != (
+        return self._owners.name_of(module) == _plain(layer.block.name) and layer.block.value_reader != (
             layer.block.name
         )
 
@@ -335,7 +335,7 @@ def _what_values_read(module: nn.Module, args: tuple[Tensor, ...], *, is_block: 
         if not isinstance(module, nn.TransformerEncoderLayer) or not args:
             return None
         # The fast path runs no module inside; elsewhere the attention's own call follows and counts.
-        with unobserved():
+        with leave_unobserved():
             hidden: Tensor = module.norm1.forward(args[0]) if module.norm_first else args[0]
         return _batch_first(hidden, module.self_attn)
     if isinstance(module, nn.MultiheadAttention):

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from joma.core.errors import InputError
 from joma.instruments.reading.anatomy import Block
-from joma.instruments.reading.lent import Anatomy, untouched
+from joma.instruments.reading.lent import Anatomy, leave_untouched
 from joma.instruments.reading.passes import Output, device_of, logits_of, run_batch
-from joma.instruments.reading.shared import Batches, Part, TokenSection, alone
+from joma.instruments.reading.shared import Batches, Part, TokenSection, as_function
 from joma.instruments.reading.texts import TokenBatch
 from joma.measures.salience import Context, QuerySamples, SalienceSums, frequent_contexts, query_samples
 
@@ -89,7 +89,7 @@ class SalienceSection(TokenSection):
     ) -> None:
         if at not in ("activation", "pre_activation"):
             raise InputError(f"{_WHERE}: at = {at!r}; choose 'activation' or 'pre_activation'.")
-        self.blocks = anatomy.chosen(layers, _WHERE)
+        self.blocks = anatomy.choose(layers, _WHERE)
         for block in self.blocks:
             if block.upper is None or block.lower is None:
                 raise InputError(
@@ -99,7 +99,7 @@ class SalienceSection(TokenSection):
         super().__init__(anatomy, batches, _WHERE)
         self.at, self.neurons, self.loss, self.folds = at, neurons, loss, folds
         if context is None or loss is None:
-            with untouched(self.model):
+            with leave_untouched(self.model):
                 causal = _is_causal(self.model, self.batches)
             if loss is None and not causal:
                 raise InputError(
@@ -121,7 +121,7 @@ class SalienceSection(TokenSection):
         self._gradients: _Gradients | None = None
 
     @contextmanager
-    def following(self, part: Part) -> Iterator[None]:
+    def around_pass(self, part: Part) -> Iterator[None]:
         """Watch the hidden neurons, whose gradients will be received."""
         batch = part.batch
         samples = batch.mask if self.loss is not None else batch.mask & _has_next(batch.mask)
@@ -134,7 +134,7 @@ class SalienceSection(TokenSection):
             self._gradients.attach(stack)
             yield
 
-    def passed(self, part: Part, output: Output) -> None:
+    def after_pass(self, part: Part, output: Output) -> None:
         """Run backward."""
         gradients, self._gradients = self._gradients, None
         assert gradients is not None
@@ -161,12 +161,12 @@ class SalienceSection(TokenSection):
                     "no part in this loss, so leave it out of layers."
                 )
 
-    def found(self) -> dict[str, pandas.DataFrame]:
+    def make_tables(self) -> dict[str, pandas.DataFrame]:
         """``salience``: one row per measurement."""
         return {"salience": _table(self.blocks, self.sums, self.neurons)}
 
 
-token_salience = alone(SalienceSection)
+token_salience = as_function(SalienceSection)
 """The table of a model and batches: see ``SalienceSection``."""
 
 
@@ -184,7 +184,7 @@ class _Gradients:
     def attach(self, stack: ExitStack) -> None:
         """Watch every block's hidden neurons while the stack is open."""
         for block in self.section.blocks:
-            watched = partial(self._watched, block)
+            watched = partial(self._watch, block)
             name = block.upper if self.section.at == "activation" else block.gate or block.lower
             module = self.section.model.get_submodule(name or "")
             if self.section.at == "activation":
@@ -197,7 +197,7 @@ class _Gradients:
                 )
             stack.callback(handle.remove)
 
-    def _watched(self, block: Block, hidden: Tensor) -> Tensor:
+    def _watch(self, block: Block, hidden: Tensor) -> Tensor:
         """The same values, whose gradient will be received."""
         if not hidden.requires_grad:
             hidden = hidden.detach().requires_grad_()

@@ -134,7 +134,7 @@ def changes(
         for key in keys:
             matrix, place = mine[key], key[:3]
             if not all(key in known for known in theirs):
-                rows.append(_omitted("another checkpoint of the series does not hold it", matrix))
+                rows.append(_omission("another checkpoint of the series does not hold it", matrix))
                 continue
             pairs = [
                 (matrix, whole),
@@ -147,7 +147,9 @@ def changes(
             _check(matrix, weights, [now, *(one for _, one in earlier)])
             if not all(_is_finite(weight) for weight in weights):
                 rows.append(
-                    _omitted("it holds NaN or infinities in one of the checkpoints that are compared", matrix)
+                    _omission(
+                        "it holds NaN or infinities in one of the checkpoints that are compared", matrix
+                    )
                 )
                 continue
             size = float(torch.linalg.vector_norm(weights[0]))
@@ -161,7 +163,7 @@ def changes(
                     row = _rows(matrix, None, name, found, now)[0]
                     rows += [
                         row._replace(error_bound=rounding),
-                        _omitted(_below_rounding(name, types), matrix),
+                        _omission(_below_rounding(name, types), matrix),
                     ]
                 else:
                     rows += _rows(matrix, None, name, found, now)
@@ -185,7 +187,7 @@ def changes(
                     reason = str(error)
                 pair.clear()
     if not products:
-        rows.append(_omitted(f"no product of queries and keys: {reason}"))
+        rows.append(_omission(f"no product of queries and keys: {reason}"))
     return rows
 
 
@@ -276,7 +278,7 @@ def _rows(matrix: Matrix, head: int | None, against: str, found: Spectrum, now: 
     ]
 
 
-def _omitted(reason: str, matrix: Matrix | None = None) -> Row:
+def _omission(reason: str, matrix: Matrix | None = None) -> Row:
     if matrix is None:
         return Row(None, "", "", None, "query_key", OMITTED, "", math.nan, "", None, "", reason=reason)
     place = (matrix.layer, matrix.stack, matrix.expert, None, matrix.role)

@@ -13,21 +13,21 @@ from joma.checkpoints.series.members import Member
 from joma.checkpoints.series.sources.source import Series
 from joma.core.errors import contain
 from joma.core.progress import Progress
-from joma.instruments.track import TrackRun
+from joma.instruments.track import TrackSettings
 from joma.instruments.track.measuring.reading import DETAILS, text_tables
 from joma.instruments.track.measuring.weights import changes_table, weights_table
 
 VALUES = "values"
 
 
-def on_text(settings: TrackRun, path: Path) -> dict[str, pd.DataFrame]:
+def on_text(settings: TrackSettings, path: Path) -> dict[str, pd.DataFrame]:
     """What the checkpoint there does on the settings' text."""
     sections = tuple(name for name in settings.sections if name != "ranks")
     return text_tables(path, settings.reading, sections, settings.statistics, settings.layers)
 
 
 def parts_of(
-    settings: TrackRun, found: Series, line: Sequence[Member], words: str
+    settings: TrackSettings, found: Series, line: Sequence[Member], words: str
 ) -> dict[str, Callable[[Progress], pd.DataFrame]]:
     """Name -> part of all that can be computed apart: weights, changes, and what is read of a text.
 
@@ -65,6 +65,6 @@ def _changes(
         return changes_table(open_weights(path), others, layers)
 
 
-def _text(settings: TrackRun, path: Path, progress: Progress) -> pd.DataFrame:
+def _text(settings: TrackSettings, path: Path, progress: Progress) -> pd.DataFrame:
     with contain(f"{path.name} cannot read the text"):
         return on_text(settings, path)[VALUES]

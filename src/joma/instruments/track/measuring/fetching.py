@@ -12,7 +12,7 @@ from joma.checkpoints.series.members import Member
 from joma.checkpoints.series.sources.source import Series, Wanted
 
 
-class Fetched:
+class Fetcher:
     """Brings members of a series, each once, and removes what is no longer needed.
 
     Args:

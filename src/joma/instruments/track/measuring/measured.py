@@ -27,11 +27,11 @@ from joma.checkpoints.series.sources.source import Series, kept_of
 from joma.core.errors import DiskFullError, InputError, JomaError, RunDirectoryError, contain
 from joma.core.files import Json, is_there, user_path
 from joma.core.memory import hand_back
-from joma.instruments.track import TrackRun
+from joma.instruments.track import TrackSettings
 from joma.instruments.track.measuring.elsewhere import compute, on_text, parts_of
-from joma.instruments.track.measuring.fetching import Fetched
-from joma.instruments.track.measuring.parts import Kept, Parts
-from joma.instruments.track.measuring.placing import Piece, notes_of_omissions, placed, same_stacks
+from joma.instruments.track.measuring.fetching import Fetcher
+from joma.instruments.track.measuring.parts import KeptCheckpoint, Parts
+from joma.instruments.track.measuring.placing import Piece, notes_of_omissions, place_rows, same_stacks
 from joma.instruments.track.measuring.reading import DETAILS, check_reading
 from joma.instruments.track.measuring.weights import changes_table, wanted_tensors, weights_table
 
@@ -39,14 +39,14 @@ _TWICE = "same step"
 _NO_TEXT = "no text was given, so weights alone were measured: --text adds attention entropy and loss"
 
 
-def checked(settings: TrackRun) -> None:
+def check_settings(settings: TrackSettings) -> None:
     """Raises InputError where no checkpoint could be measured with these settings."""
     settings.check_complete()
     if settings.reads_text:
         check_reading(settings.reading, settings.sections, settings.statistics)
 
 
-def measure_one(settings: TrackRun, path: Path) -> None:
+def measure_one(settings: TrackSettings, path: Path) -> None:
     """One checkpoint alone, as it is measured in its series but for the changes since the first."""
     checkpoint = open_weights(path)
     weights_table(checkpoint, settings.layers)
@@ -65,10 +65,10 @@ def _date(seconds: float) -> str:
 
 
 @dataclass
-class Measured:
+class MeasuredSeries:
     """One series, measured."""
 
-    settings: TrackRun
+    settings: TrackSettings
     series: str
     """``A``, or ``B`` for the one laid beside it."""
     named: tuple[str, ...]
@@ -104,11 +104,11 @@ class Measured:
         if self.parts.progress.elsewhere:
             for line in lines(contents):
                 compute(self.parts.progress, parts_of(settings, found, line, self._words))
-        with self._fetched(found) as fetched:
+        with self._fetch(found) as fetched:
             for line in lines([*contents, *gone]):
                 self._follow(found, line, fetched, gone)
-        tables = {name: placed(self.series, kept) for name, kept in self.details.items()}
-        values = placed(self.series, self.values)
+        tables = {name: place_rows(self.series, kept) for name, kept in self.details.items()}
+        values = place_rows(self.series, self.values)
         if len(values):
             self.notes += notes_of_omissions(values)
             values = same_stacks(values[values["metric"] != OMITTED].drop(columns=["tensor", "reason"]))
@@ -185,20 +185,20 @@ class Measured:
         return str(table["shapes"].iloc[0])
 
     @contextmanager
-    def _fetched(self, found: Series) -> Iterator[Fetched]:
+    def _fetch(self, found: Series) -> Iterator[Fetcher]:
         wanted = None if self.settings.reads_text else wanted_tensors(self.settings.layers)
         keep = self.settings.keep_downloads
         kept = self.parts.progress.checkpoint_folder("fetched")
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(keep).expanduser() if keep else kept or Path(temporary)
-            fetched = Fetched(found, wanted, folder, keep=bool(keep))
+            fetched = Fetcher(found, wanted, folder, keep=bool(keep))
             try:
                 yield fetched
             finally:
                 fetched.close()
 
     def _follow(
-        self, found: Series, line: Sequence[Member], fetched: Fetched, gone: Sequence[Member]
+        self, found: Series, line: Sequence[Member], fetched: Fetcher, gone: Sequence[Member]
     ) -> None:
         """The checkpoints of one line, each against its neighbour and against the first."""
         before: list[Member] = []
@@ -208,7 +208,7 @@ class Measured:
             last = before[-1] if before else None
             new = None
             with self._alone(member):
-                new = self._kept(found, member, last, gone)
+                new = self._find_kept(found, member, last, gone)
                 if new is None:
                     earlier = [("previous", before[-1]), ("first", before[0])] if before else []
                     earlier = [(name, one) for name, one in earlier if one not in gone]
@@ -230,18 +230,18 @@ class Measured:
         last: Member | None,
         earlier: Sequence[tuple[str, Member]],
         following: Member | None,
-        fetched: Fetched,
-    ) -> Kept:
+        fetched: Fetcher,
+    ) -> KeptCheckpoint:
         tables = self._weights(found, member, earlier, following, fetched)
         details = self._text(found, member, fetched) if self.settings.reads_text else {}
         tables += [table for name, table in details.items() if name == "values"]
         pieces = {name: (member, last, [table]) for name, table in details.items() if name != "values"}
         hand_back()
-        return Kept(found.content(member), (member, last, tables), pieces)
+        return KeptCheckpoint(found.content(member), (member, last, tables), pieces)
 
-    def _kept(
+    def _find_kept(
         self, found: Series, member: Member, last: Member | None, gone: Sequence[Member]
-    ) -> Kept | None:
+    ) -> KeptCheckpoint | None:
         """What was measured of it before, if it is gone, or stands where and as it did."""
         kept = self.parts.checkpoints.get((self.series, member.name))
         if kept is None or member in gone:
@@ -254,7 +254,7 @@ class Measured:
         member: Member,
         earlier: Sequence[tuple[str, Member]],
         following: Member | None,
-        fetched: Fetched,
+        fetched: Fetcher,
     ) -> list[pd.DataFrame]:
         layers, key = self.settings.layers, found.content(member)[:16]
 
@@ -264,7 +264,7 @@ class Measured:
                 fetched.ahead(following)
             return opened
 
-        def changed() -> pd.DataFrame:
+        def measure_changes() -> pd.DataFrame:
             now = here()
             others = [(name, fetched.checkpoint(one)) for name, one in earlier]
             return changes_table(now, others, layers, self.rooms)
@@ -275,17 +275,17 @@ class Measured:
             earlier = [(name, one) for name, one in earlier if fetched.is_there(one)]
             others = [found.content(one)[:16] for _, one in earlier]
             with self._alone(member, "changes", ": its changes cannot be measured"):
-                tables.append(self.parts.part("-".join(["changes", key, *others]), changed))
+                tables.append(self.parts.part("-".join(["changes", key, *others]), measure_changes))
         return tables
 
-    def _take(self, kept: Kept) -> None:
+    def _take(self, kept: KeptCheckpoint) -> None:
         member, *_ = kept.values
         self.parts.checkpoints[self.series, member.name] = kept
         self.values.append(kept.values)
         for name, piece in kept.details.items():
             self.details.setdefault(name, []).append(piece)
 
-    def _text(self, found: Series, member: Member, fetched: Fetched) -> dict[str, pd.DataFrame]:
+    def _text(self, found: Series, member: Member, fetched: Fetcher) -> dict[str, pd.DataFrame]:
         """What it does on the text, ``values`` and details; its weights count even where it cannot read."""
         key = found.content(member)[:16] + self._words
         details = [name for name in self.settings.sections if name in DETAILS]

@@ -13,7 +13,7 @@ from joma.instruments.track.measuring.placing import Piece
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptCheckpoint:
     """A checkpoint that was measured, from the files that it then had."""
 
     content: str
@@ -27,7 +27,7 @@ class Parts:
 
     progress: Progress
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    checkpoints: dict[tuple[str, str], Kept] = field(default_factory=dict)
+    checkpoints: dict[tuple[str, str], KeptCheckpoint] = field(default_factory=dict)
     """Series and name -> what was measured: a checkpoint may be gone when the series is looked at again."""
 
     def part(self, name: str, compute: Callable[[], pd.DataFrame]) -> pd.DataFrame:

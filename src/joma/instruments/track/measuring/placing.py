@@ -16,7 +16,7 @@ Piece = tuple[Member, Member | None, list[pd.DataFrame]]
 _NAMED = 3
 
 
-def placed(series: str, pieces: Sequence[Piece]) -> pd.DataFrame:
+def place_rows(series: str, pieces: Sequence[Piece]) -> pd.DataFrame:
     """The tables in one, after ``series, checkpoint, line, step, tokens``; curves with loss and speed."""
     if not pieces:
         return pd.DataFrame()

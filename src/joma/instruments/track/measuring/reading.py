@@ -17,7 +17,7 @@ from joma.core.progress import Progress
 from joma.instruments.probe.probe import check_sections, probe
 from joma.instruments.reading.loading import load_model
 from joma.instruments.reading.passes import logits_of, run_batch
-from joma.instruments.reading.settings import Reading
+from joma.instruments.reading.settings import ReadingSettings
 from joma.instruments.reading.texts import Windows, windows
 from joma.instruments.track.measuring.rows import Row
 from joma.instruments.watch.measuring import check_statistics
@@ -27,7 +27,7 @@ DETAILS = ("coherence", "joint_dynamics", "salience")
 _CURVES = {"cosine": "coherence", "index": "joint_dynamics"}
 
 
-def check_reading(reading: Reading, sections: Sequence[str], statistics: Sequence[str]) -> None:
+def check_reading(reading: ReadingSettings, sections: Sequence[str], statistics: Sequence[str]) -> None:
     """Raises InputError where no model could be read with these settings: told once, not by checkpoint."""
     text = reading.arguments()["text"]
     if isinstance(text, Path):
@@ -38,7 +38,7 @@ def check_reading(reading: Reading, sections: Sequence[str], statistics: Sequenc
 
 def text_tables(
     path: Path,
-    reading: Reading,
+    reading: ReadingSettings,
     sections: Sequence[str],
     statistics: Sequence[str],
     layers: Sequence[int] | None,

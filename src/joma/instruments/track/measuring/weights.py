@@ -23,7 +23,7 @@ from joma.instruments.track.measuring.rows import Row, table_of
 def wanted_tensors(layers: Sequence[int] | None) -> Wanted:
     """Which tensors the weights alone need, with the scales, masks and factors that they are made of."""
 
-    def wanted(entries: Mapping[str, TensorEntry], config: Config) -> set[str]:
+    def choose(entries: Mapping[str, TensorEntry], config: Config) -> set[str]:
         weights = weights_in(entries, config)
         return {
             part
@@ -31,7 +31,7 @@ def wanted_tensors(layers: Sequence[int] | None) -> Wanted:
             for part in weights[matrix.tensor].parts
         }
 
-    return wanted
+    return choose
 
 
 def weights_table(
