@@ -24,12 +24,10 @@ def has_own_way(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether a linear layer of plain numbers has a forward of its own that is not ``x W^T + b``."""
     if not isinstance(module, nn.Linear) or type(module).forward is nn.Linear.forward:
         return False
-    weight = getattr(module, "weight", None)
-    plain = (
-        type(weight) in (nn.Parameter, Tensor)
-        and weight.dtype.is_floating_point
-        and weight.dtype.itemsize > 1
-    )
+    weight: object = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor) or type(weight) not in (nn.Parameter, Tensor):
+        return False
+    plain = weight.dtype.is_floating_point and weight.dtype.itemsize > 1
     if not plain or weight.is_meta or weight.ndim != 2 or not weight.numel():
         return False
     with _still(module):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeGuard
+from typing import Protocol, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
@@ -161,7 +161,7 @@ def _adapted_layer(prefix: str, module: _Tuner) -> Iterator[Described]:
     target = getattr(module, "parameter_name", "weight")
     for own, tensor, read, problem in _tensors(module.base_layer):
         if held and own == target and tensor.ndim == 2:
-            pushed = pushed_through(module, module.base_layer, tensor)
+            pushed = pushed_through(cast(nn.Module, module), module.base_layer, tensor)
             unclear = f"how an adapter ({type(module).__name__}) changes it is not known"
             yield f"{prefix}{own}", tensor, pushed or read, problem if pushed else problem or unclear
         elif held and tensor.ndim >= 2:

@@ -324,14 +324,18 @@ def _damaged(checkpoint: Checkpoint, matrix: Matrix, reason: str, device: str) -
         "device": device,
         "tensor": matrix.tensor,
         "reason": reason.rstrip("."),
-    }  # type: ignore[typeddict-item]
+    }
 
 
 def _aside(where: str, reason: str, share: float, device: str) -> Row:
     """What lies beside the weights as a whole and was not taken for them."""
     return {
-        **dict.fromkeys(("layer", "error_bound")),
-        **dict.fromkeys(("stack", "expert", "dtype", "tensor"), ""),
+        "layer": None,
+        "error_bound": None,
+        "stack": "",
+        "expert": "",
+        "dtype": "",
+        "tensor": "",
         "matrix": where,
         "metric": OMITTED,
         "value": share,
@@ -340,7 +344,7 @@ def _aside(where: str, reason: str, share: float, device: str) -> Row:
         "columns": 0,
         "device": device,
         "reason": reason,
-    }  # type: ignore[typeddict-item]
+    }
 
 
 def _omission(

@@ -65,7 +65,7 @@ class _CellProgress(RunProgress):
 
     def note_device(self, device: str, dtype: str) -> None:
         """Note it for the cell, and for the sweep."""
-        super().used(device, dtype)
+        super().note_device(device, dtype)
         RunProgress(self.directory.parent.parent).note_device(device, dtype)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -64,7 +64,8 @@ def _tensor(storage: Any, offset: int, size: Any, stride: Any, *rest: object) ->
     count = storage._untyped_storage.nbytes() // storage.dtype.itemsize
     if min((offset, *size, *stride), default=0) < 0 or (0 not in size and last >= count):
         raise pickle.UnpicklingError(f"a tensor of shape {tuple(size)} reaches beyond its {count} entries")
-    return torch._utils._rebuild_tensor(storage, offset, tuple(size), tuple(stride))
+    empty = torch.empty((0,), dtype=storage.dtype)
+    return empty.set_(storage._untyped_storage, offset, tuple(size), tuple(stride))
 
 
 def _tensor_of_type(storage: Any, offset: int, size: Any, stride: Any, *rest: Any) -> Tensor:
@@ -90,6 +91,7 @@ def _of_type(make: Any, kind: object, args: tuple[Any, ...], state: object) -> A
     return make(*args) if any(make is known for known in _BUILT.values()) else Inert()
 
 
+_PYTHONS_OWN: Any = pickle._Unpickler  # written in Python, so that each of its steps can be replaced
 _BUILT: dict[tuple[str, str], Any] = {
     ("torch._utils", "_rebuild_tensor"): _tensor,
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
@@ -105,10 +107,10 @@ _BUILT: dict[tuple[str, str], Any] = {
 }
 
 
-class Unpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
+class Unpickler(_PYTHONS_OWN):  # type: ignore[misc]
     """Python's own, which calls nothing but what this module makes."""
 
-    dispatch = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
+    dispatch: ClassVar[dict[int, Any]] = dict(_PYTHONS_OWN.dispatch)
 
     def find_class(self, module: str, name: str) -> Any:
         """What stands for a global of a pickle."""

@@ -249,9 +249,9 @@ class Look:
         for key, parts in self._watch.sums:
             sums.setdefault(key, []).append(parts)
         for (metric, block), passes in sums.items():
-            above, below, number = (torch.stack(part).sum()[None] for part in zip(*passes, strict=True))
+            above, below, counted = (torch.stack(part).sum()[None] for part in zip(*passes, strict=True))
             root = (above / below).sqrt()
-            rows.append(Observation(metric, "", block.stack, block.number, block.name, 0, root, number))
+            rows.append(Observation(metric, "", block.stack, block.number, block.name, 0, root, counted))
         nothing = self._empty and not seen
         return rows, "the batch of a step was empty." if nothing else self._watch.problem()
 
@@ -292,7 +292,7 @@ def _computes() -> bool:
     """
     kinds = torch._C._TorchDispatchModeKey
     followed = (torch._C._get_dispatch_mode(kind) for kind in (kinds.FAKE, kinds.PROXY))
-    return not (torch.jit.is_tracing() or torch.compiler.is_compiling() or any(followed))
+    return not (torch._C._get_tracing_state() is not None or torch.compiler.is_compiling() or any(followed))
 
 
 def _is_mask(given: Argument) -> TypeGuard[Tensor]:

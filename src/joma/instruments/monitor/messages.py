@@ -141,8 +141,8 @@ def _state(metric: str, rows: Sequence[Entry]) -> str:
         return f"the largest logit is {farthest:.0f}{' (the farthest from 0)' if len(rows) > 1 else ''}"
     if len(rows) == 1:
         return f"the layer is dead: it adds {rows[0].value:.1g} of what it reads to the residual stream"
-    most = max(row.value for row in rows)
-    return f"the layers are dead: they add at most {most:.1g} of what they read to the residual stream"
+    largest = max(row.value for row in rows)
+    return f"the layers are dead: they add at most {largest:.1g} of what they read to the residual stream"
 
 
 def _cause(metric: str, rows: Sequence[Entry], entries: Sequence[Entry], rate: float | None) -> str:

@@ -216,7 +216,8 @@ class Monitor:
         norm = self.gradient_norm(scaler)
         if self._due and self._look is not None:
             self._guard.attempt("the gradient norm", partial(self._hold_norm, self._look, norm, loss))
-            norm = self._held if self._norms.only_at_looks else norm
+            self.done(step, loss=loss, grad_norm=self._held if self._norms.only_at_looks else norm)
+            return
         self.done(step, loss=loss, grad_norm=norm)
 
     def done(

@@ -42,7 +42,9 @@ class Processes:
         return not _several() or dist.get_rank() == 0
 
     def _meet(self, patience: float, guard: Guard) -> None:
-        store = dist.PrefixStore(f"joma-monitor-{next(_numbers)}", dist.distributed_c10d._get_default_store())
+        store = dist.distributed_c10d.PrefixStore(
+            f"joma-monitor-{next(_numbers)}", dist.distributed_c10d._get_default_store()
+        )
         rank, size = dist.get_rank(), dist.get_world_size()
         store.set(f"{rank}", "here")
         if rank == 0:

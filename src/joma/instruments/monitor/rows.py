@@ -69,7 +69,14 @@ def tidy(step: int, seen: list[Observation]) -> pd.DataFrame:
             which = head if heads else None
             value, count = next(numbers), int(next(counts))
             if count or heads:  # of an empty batch, or one of padding alone, a stream says nothing
-                place = [step, part.stack, part.layer, part.module, part.call, which]
+                place: list[str | float | None] = [
+                    step,
+                    part.stack,
+                    part.layer,
+                    part.module,
+                    part.call,
+                    which,
+                ]
                 rows.append([*place, metric, value, part.unit, count])
     return frame(rows)
 

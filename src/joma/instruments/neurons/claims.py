@@ -122,8 +122,8 @@ def _more_than_untrained(
         & at_most(LEVEL, chance, of="p of Fisher's exact test against untrained networks"),
         null=others.mean(),
         null_description=f"mean share in {len(others)} untrained networks of the same shape",
-        evidence=f"{len(p)} neurons; untrained {_list_shares(others)}; Fisher's exact test against all of them "
-        f"p = {chance:.2g}, as if neurons were independent",
+        evidence=f"{len(p)} neurons; untrained {_list_shares(others)}; Fisher's exact test against all of "
+        f"them p = {chance:.2g}, as if neurons were independent",
     )
 
 

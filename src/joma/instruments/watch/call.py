@@ -117,7 +117,7 @@ class AttentionCall:
 
     def heads_second(self) -> AttentionCall:
         """A call of queries and keys whose heads stand before the batch, in the order of all calls."""
-        turned = {
+        turned: dict[str, Any] = {
             name: tensor.transpose(0, 1)
             for name in ("query", "key", "keep", "bias")
             if isinstance(tensor := getattr(self, name), Tensor) and tensor.ndim == 4

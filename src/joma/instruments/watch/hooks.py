@@ -33,7 +33,8 @@ def uncopied(module: nn.Module, register: Callable[[nn.Module], Any]) -> Iterato
         register: registers the hook, and returns its handle.
     """
     handle = register(module)
-    own: list[Hooks] = [hooks for name in _DICTIONARIES if handle.id in (hooks := getattr(module, name, {}))]
+    dictionaries: list[Hooks] = [getattr(module, name) for name in _DICTIONARIES if hasattr(module, name)]
+    own = [hooks for hooks in dictionaries if handle.id in hooks]
     for hooks in own:
         left_out: frozenset[int] = getattr(hooks, "_joma", frozenset())
         _leave_out(hooks, left_out | {handle.id})

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -162,7 +162,8 @@ class Lineage:
             if any(low <= step < high for low, high in ranges):
                 known = self.of(made)
                 heads = (stride, stride * len(operands))
-                self._keep(made, replace(known, **{kind: (*getattr(known, kind), heads)}))
+                kept: dict[str, Any] = {kind: (*getattr(known, kind), heads)}
+                self._keep(made, replace(known, **kept))
 
     def _of_product(self, product: Product, made: Tensor) -> Origin:
         (left, right), (one, other) = product.factors, product.letters

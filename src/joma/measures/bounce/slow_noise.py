@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from scipy.fft import dct
@@ -126,7 +127,7 @@ def slow_noise(curves: Array, window: int, resamples: int, seed: int) -> list[Sl
             )
             for move, trust in zip(_moves(doubted[i], window), _moves(trusted[i], window), strict=True)
         ]
-        found.append(SlowNoise(*chances, _KINDS[likeliest].name))
+        found.append(SlowNoise(chances[0], chances[1], _KINDS[likeliest].name))
     return found
 
 
@@ -265,13 +266,14 @@ def _clip(rest: Array) -> tuple[Array, Array]:
     return np.sqrt(power), np.concatenate(parts, axis=1)
 
 
-def _without_spikes(curves: Array, ends: str) -> Array:
+def _without_spikes(curves: Array, ends: Literal["nearest", "mirror"]) -> Array:
     """Single points far beside the median of five are pulled near it: one outlier is no rebound.
 
     With ``ends`` "nearest" the first and the last point are their own medians and stay; with "mirror" they
     are held against their two neighbours, since nothing beyond them tells a move from a spike.
     """
-    beside = curves - median_filter(curves, (1, 5), mode=ends)
+    medians: Array = median_filter(curves, (1, 5), mode=ends)
+    beside = curves - medians
     inner = beside[:, 2:-2]
     away = np.where(inner == 0, np.nan, np.abs(inner))
     away[np.isnan(away).all(axis=1)] = 0.0

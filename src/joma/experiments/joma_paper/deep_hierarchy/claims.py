@@ -225,8 +225,8 @@ def _bounce(entropy: pd.DataFrame, loss: pd.Series) -> Claim:
         & above(0.001, rebound(TREE), of="rebound of the entropy", across=SEEDS, unit="nats"),
         null=float(before.max()),
         null_description="largest gain of as many steps before the dip",
-        evidence=f"after {_list_values(after)}, before {_list_values(before)}; attention that never learns costs "
-        f"{_list_values(never)}; rebound of at least {rebound(TREE):.3f} nats",
+        evidence=f"after {_list_values(after)}, before {_list_values(before)}; attention that never learns "
+        f"costs {_list_values(never)}; rebound of at least {rebound(TREE):.3f} nats",
     )
 
 

@@ -206,7 +206,7 @@ class MeasuredSeries:
         label = f"checkpoints {self.series}" if self.settings.against else "checkpoints"
         for member, following in self.parts.progress.track(pairs, label, total=len(pairs)):
             last = before[-1] if before else None
-            new = None
+            measured: list[KeptCheckpoint] = []
             with self._alone(member):
                 new = self._find_kept(found, member, last, gone)
                 if new is None:
@@ -215,11 +215,12 @@ class MeasuredSeries:
                     new = self._measure(found, member, last, earlier, following, fetched)
                     if len(before) > 1:
                         fetched.done(before[-1])
-            if new is None:
-                fetched.done(member)
-            else:
-                self._take(new)
+                measured.append(new)
+            if measured:
+                self._take(measured[0])
                 before.append(member)
+            else:
+                fetched.done(member)
         for member in before[:1] + before[-1:]:
             fetched.done(member)
 
@@ -276,7 +277,7 @@ class MeasuredSeries:
             others = [found.content(one)[:16] for _, one in earlier]
             with self._alone(member, "changes", ": its changes cannot be measured"):
                 tables.append(self.parts.part("-".join(["changes", key, *others]), measure_changes))
-        return tables
+        return tables  # noqa: RET504 (empty where the error around the member was noted)
 
     def _take(self, kept: KeptCheckpoint) -> None:
         member, *_ = kept.values
@@ -290,9 +291,10 @@ class MeasuredSeries:
         key = found.content(member)[:16] + self._words
         details = [name for name in self.settings.sections if name in DETAILS]
         names = {name: f"text-{key}{'' if name == 'values' else f'-{name}'}" for name in ("values", *details)}
+        tables: dict[str, pd.DataFrame] = {}
         with self._alone(member, "text", " cannot read the text"):
-            return self.parts.several(names, lambda: on_text(self.settings, fetched.path(member)))
-        return {}
+            tables = self.parts.several(names, lambda: on_text(self.settings, fetched.path(member)))
+        return tables
 
     @cached_property
     def _words(self) -> str:
