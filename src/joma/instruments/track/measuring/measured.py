@@ -277,7 +277,7 @@ class MeasuredSeries:
             others = [found.content(one)[:16] for _, one in earlier]
             with self._alone(member, "changes", ": its changes cannot be measured"):
                 tables.append(self.parts.part("-".join(["changes", key, *others]), measure_changes))
-        return tables  # noqa: RET504 (empty where the error around the member was noted)
+        return tables
 
     def _take(self, kept: KeptCheckpoint) -> None:
         member, *_ = kept.values
@@ -294,7 +294,7 @@ class MeasuredSeries:
         tables: dict[str, pd.DataFrame] = {}
         with self._alone(member, "text", " cannot read the text"):
             tables = self.parts.several(names, lambda: on_text(self.settings, fetched.path(member)))
-        return tables
+        return tables  # noqa: RET504 (empty where the error was noted)
 
     @cached_property
     def _words(self) -> str:
