@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from typing import TypedDict
 
 import pandas
 
+from joma.checkpoints.checkpoint import Checkpoint
 from joma.checkpoints.families.matrices import Matrix
 from joma.checkpoints.families.names import Place, canonical
 
@@ -88,3 +91,63 @@ def is_whole(table: pandas.DataFrame) -> bool:
     """Whether all that was asked for was measured: no zero matrix, none that could not be read."""
     omitted = table["metric"] == OMITTED
     return not bool((omitted & (table["tensor"] != "")).any() or table["value"].isna().any())
+
+
+class Row(TypedDict):
+    """A row of the table of ``probe_weights``."""
+
+    layer: int | None
+    stack: str
+    expert: str
+    matrix: str
+    metric: str
+    value: float
+    unit: str
+    error_bound: float | None
+    rows: int
+    columns: int
+    dtype: str
+    device: str
+    tensor: str
+    reason: str
+
+
+def row_of_damaged(checkpoint: Checkpoint, matrix: Matrix, reason: str, device: str) -> Row:
+    """A matrix that holds no numbers to measure."""
+    shape = checkpoint.weights[matrix.tensor].shape
+    return {
+        "layer": matrix.layer,
+        "stack": matrix.stack,
+        "expert": matrix.expert,
+        "matrix": matrix.tensor,
+        "metric": OMITTED,
+        "value": math.nan,
+        "unit": "of the parameters",
+        "error_bound": None,
+        "rows": shape[-2],
+        "columns": shape[-1],
+        "dtype": checkpoint.weights[matrix.tensor].dtype,
+        "device": device,
+        "tensor": matrix.tensor,
+        "reason": reason.rstrip("."),
+    }
+
+
+def row_of_aside(where: str, reason: str, share: float, device: str) -> Row:
+    """What lies beside the weights as a whole and was not taken for them."""
+    return {
+        "layer": None,
+        "error_bound": None,
+        "stack": "",
+        "expert": "",
+        "dtype": "",
+        "tensor": "",
+        "matrix": where,
+        "metric": OMITTED,
+        "value": share,
+        "unit": "of the parameters",
+        "rows": 0,
+        "columns": 0,
+        "device": device,
+        "reason": reason,
+    }

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict
 
 import pandas
 import torch
@@ -20,7 +19,7 @@ from joma.checkpoints.families.names import Place, locate
 from joma.checkpoints.families.roles import ATTENTION_ROLES, MLP_ROLES, role_at
 from joma.checkpoints.formats.shard import Rooms
 from joma.checkpoints.in_memory import weights_of
-from joma.checkpoints.omissions import OMITTED, left_out, unmeasured
+from joma.checkpoints.omissions import OMITTED, Row, left_out, row_of_aside, row_of_damaged, unmeasured
 from joma.core.errors import InputError, nearest
 from joma.core.progress import Progress
 from joma.core.threads import by_work
@@ -29,25 +28,6 @@ from joma.measures.ranks.stable_rank import effective_rank, stable_rank_estimate
 STATISTICS = ("stable_rank", "spectral_norm", "effective_rank")
 ALL_ATTENTION = (*ATTENTION_ROLES, *(f"cross_{role}" for role in ATTENTION_ROLES))
 ROLES = (*MLP_ROLES, "upper", *ALL_ATTENTION, "embedding", "unembedding")
-
-
-class Row(TypedDict):
-    """A row of the table of ``probe_weights``."""
-
-    layer: int | None
-    stack: str
-    expert: str
-    matrix: str
-    metric: str
-    value: float
-    unit: str
-    error_bound: float | None
-    rows: int
-    columns: int
-    dtype: str
-    device: str
-    tensor: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -198,7 +178,7 @@ def rank_rows(
                 except InputError as error:  # NaN or infinities: they cost this matrix alone
                     failed[number] = error
                     reason = str(error).removeprefix(f"{checkpoint.path}: ")
-                    rows[number] = [_damaged(checkpoint, matrix, reason, str(device))]
+                    rows[number] = [row_of_damaged(checkpoint, matrix, reason, str(device))]
             del tensor
     if failed and len(failed) == len(plan.matrices):
         raise next(iter(failed.values()))
@@ -258,7 +238,7 @@ def _plan(checkpoint: Checkpoint, roles: set[str], layers: set[int] | None, devi
         if (name in asked or name in named) and (layers is None or places[name].layer in layers)
     ]
     omitted += [
-        _aside(where, reason, count / total, device)
+        row_of_aside(where, reason, count / total, device)
         for where, (reason, count) in checkpoint.asides.items()
         if layers is None
     ]
@@ -304,47 +284,6 @@ def _refuse_nothing(checkpoint: Checkpoint, roles: set[str], asked: Mapping[str,
         f"{checkpoint.path}: none of its {len(checkpoint.weights)} tensors ({some}, ...) has the name of a "
         f"{' or '.join(sorted(roles))} matrix{hint}; ask for other roles, or report this model's family."
     )
-
-
-def _damaged(checkpoint: Checkpoint, matrix: Matrix, reason: str, device: str) -> Row:
-    """A matrix that holds no numbers to measure."""
-    shape = checkpoint.weights[matrix.tensor].shape
-    return {
-        "layer": matrix.layer,
-        "stack": matrix.stack,
-        "expert": matrix.expert,
-        "matrix": matrix.tensor,
-        "metric": OMITTED,
-        "value": math.nan,
-        "unit": "of the parameters",
-        "error_bound": None,
-        "rows": shape[-2],
-        "columns": shape[-1],
-        "dtype": checkpoint.weights[matrix.tensor].dtype,
-        "device": device,
-        "tensor": matrix.tensor,
-        "reason": reason.rstrip("."),
-    }
-
-
-def _aside(where: str, reason: str, share: float, device: str) -> Row:
-    """What lies beside the weights as a whole and was not taken for them."""
-    return {
-        "layer": None,
-        "error_bound": None,
-        "stack": "",
-        "expert": "",
-        "dtype": "",
-        "tensor": "",
-        "matrix": where,
-        "metric": OMITTED,
-        "value": share,
-        "unit": "of the parameters",
-        "rows": 0,
-        "columns": 0,
-        "device": device,
-        "reason": reason,
-    }
 
 
 def _omission(

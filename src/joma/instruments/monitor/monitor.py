@@ -76,13 +76,10 @@ class Monitor:
 
     Examples:
         >>> model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-        >>> optimizer = torch.optim.AdamW(model.parameters())
         >>> with joma.Monitor(model, every=5) as monitor:
         ...     for step in range(10):
         ...         loss = model(torch.randn(4, 6, 8)).square().mean()
-        ...         optimizer.zero_grad()
         ...         loss.backward()
-        ...         optimizer.step()
         ...         messages = monitor.step(step, loss=loss)
         >>> monitor.table().query("metric == 'attention_entropy'")["step"].unique().tolist()
         [0, 5]

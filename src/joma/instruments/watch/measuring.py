@@ -178,3 +178,14 @@ def reduce_rows(
         unit = STATISTICS.get(name, ("nats", ""))[0] or "1"
         out.append(Measurement(name, unit, values, errors, counts, result.rows, standard_errors, first_head))
     return out
+
+
+@dataclass(frozen=True)
+class Record:
+    """One attention of one pass: step, module, its number within the pass, the dtype it ran in."""
+
+    step: int
+    module: str
+    call: int
+    dtype: str
+    measured: list[Measurement]

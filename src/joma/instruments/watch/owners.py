@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,23 +20,19 @@ from joma.instruments.reading.remarks import no_remark_on_hooks
 from joma.instruments.watch.call import AttentionCall
 from joma.instruments.watch.hooks import uncopied
 from joma.instruments.watch.lineage import Lineage
-
-Argument = Tensor | bool | int | float | str | None
+from joma.instruments.watch.padding import (
+    KEPT_ROWS,
+    PADDED_ROWS,
+    Argument,
+    blocks_of_rows,
+    length_of,
+    tokens_kept,
+    tokens_of,
+)
 
 OUTSIDE = "(outside)"
 """The owner of what is computed in no module of the watched model."""
 
-_KEPT_ROWS = ("attention_mask", "decoder_attention_mask")
-_PADDED_ROWS = ("src_key_padding_mask", "tgt_key_padding_mask", "key_padding_mask")
-_TOKENS = {
-    "attention_mask": ("input_ids", "inputs_embeds", "hidden_states"),
-    "decoder_attention_mask": ("decoder_input_ids", "decoder_inputs_embeds"),
-    "tgt_key_padding_mask": ("tgt",),
-    "key_padding_mask": ("key",),
-}
-"""Whose tokens a mask speaks of, by the argument's name; otherwise the first tensor's."""
-_LOWEST = -1_000.0
-"""Of a mask that is added to scores: tokens have more."""
 LOOKS_LIKE_ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
 
 
@@ -165,7 +161,7 @@ class Place:
                 length = padding.rows.shape[1]
                 cached = queries < length <= keys and padding.tokens == queries
                 if not cached and not (queries == length and (length <= keys or not call.positions)):
-                    if (blocks := _blocks(padding.rows, call)) is not None:
+                    if (blocks := blocks_of_rows(padding.rows, call)) is not None:
                         return blocks, 0
                     others = others or length
                     continue
@@ -313,11 +309,11 @@ class Owners:
                 mask = given.get(name)
                 if not isinstance(mask, Tensor) or mask.ndim != 2:
                     continue
-                rows = _tokens_kept(mask.detach(), name in _KEPT_ROWS)
-                tokens = _tokens_of(name, given)
+                rows = tokens_kept(mask.detach(), name in KEPT_ROWS)
+                tokens = tokens_of(name, given)
                 if tokens is not None and not bool(rows.all()):
                     sources = self.lineage.of(tokens).sources
-                    running.paddings.append(_Padding(rows, sources, _length(tokens, rows)))
+                    running.paddings.append(_Padding(rows, sources, length_of(tokens, rows)))
         except Exception as error:
             self.failed(error)
 
@@ -363,65 +359,9 @@ def parameters_of(kind: type[nn.Module]) -> tuple[str, ...]:
 
 def _mask_places(module: nn.Module) -> list[str]:
     parameters = parameters_of(type(module))
-    return [name for name in (*_KEPT_ROWS, *_PADDED_ROWS) if name in parameters]
-
-
-def _blocks(rows: Tensor, call: AttentionCall) -> Tensor | None:
-    """The padding mask (samples, tokens) of a call whose samples are blocks of tokens, one after the other.
-
-    Its keys begin with the block's own tokens, or those of the blocks before, of its own and after. None
-    where a token that is no padding does not see itself then, or sees padding: they are something else.
-    """
-    batch, _, size, keys = call.shape
-    count = -(-rows.shape[1] // size)
-    if count < 2 or batch != len(rows) * count:
-        return None
-    whole = nn.functional.pad(rows, (0, count * size - rows.shape[1])).reshape(len(rows), count, size)
-    around = nn.functional.pad(whole, (0, 0, 1, 1)).unfold(1, 3, 1).transpose(2, 3).flatten(2)
-    asks = whole.flatten(0, 1)
-    seen = call.keys_seen(asks)
-    for own, tokens in ((size, around), (0, whole)):
-        padding = ~tokens.flatten(0, 1)
-        known = padding.shape[1]
-        if (
-            known <= keys
-            and not bool((seen[:, :known] & padding).any())
-            and bool(seen[:, own : own + size][asks].all())
-        ):
-            return asks
-    return None
+    return [name for name in (*KEPT_ROWS, *PADDED_ROWS) if name in parameters]
 
 
 def _shapes(values: Iterable[Argument]) -> set[tuple[int, ...]]:
     found = (one for one in values if isinstance(one, Tensor) and not one.is_nested)
     return {tuple(one.shape) for one in found if one.ndim > 1}
-
-
-def _tokens_kept(mask: Tensor, of_ones: bool) -> Tensor:
-    """A padding mask as bool, True for tokens that are not padding.
-
-    ``of_ones``: 1 for tokens, 0 for padding. Either kind may be added to scores instead: 0 for tokens and
-    a large negative number for padding (Longformer: a large positive one for global tokens).
-    """
-    if mask.dtype == torch.bool:
-        return mask if of_ones else ~mask
-    if mask.is_floating_point() and not (float(mask.amin()) >= 0 and 0 < float(mask.amax()) <= 1):
-        return mask > _LOWEST
-    return mask > 0 if of_ones else mask == 0
-
-
-def _tokens_of(name: str, given: Mapping[str, Argument]) -> Tensor | None:
-    named = (given.get(one) for one in _TOKENS.get(name, ()))
-    others = (one for key, one in given.items() if key not in (*_KEPT_ROWS, *_PADDED_ROWS))
-    if name == "decoder_attention_mask" and not any(isinstance(given.get(n), Tensor) for n in _TOKENS[name]):
-        return None
-    for tokens in (*named, *others):
-        if isinstance(tokens, Tensor) and not tokens.is_nested and tokens.ndim > 1:
-            return tokens
-    return None
-
-
-def _length(tokens: Tensor, rows: Tensor) -> int:
-    """How many tokens there are: (batch, tokens, ...), or (tokens, batch, ...)."""
-    first = tokens.shape[0] != len(rows) == tokens.shape[1]
-    return tokens.shape[0] if first else tokens.shape[1]

@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,7 +22,14 @@ from joma.instruments.watch.candidates import Report
 from joma.instruments.watch.capture import AttentionMode, Observer, leave_unobserved
 from joma.instruments.watch.coverage import Coverage
 from joma.instruments.watch.lineage import Lineage
-from joma.instruments.watch.measuring import Measurement, Reduction, check_statistics, measure, reduce_rows
+from joma.instruments.watch.measuring import (
+    Measurement,
+    Record,
+    Reduction,
+    check_statistics,
+    measure,
+    reduce_rows,
+)
 from joma.instruments.watch.modes import MODES
 from joma.instruments.watch.owners import OUTSIDE, Owners, Place
 from joma.instruments.watch.selection import Selection
@@ -77,24 +84,12 @@ def watch(
 
     Examples:
         >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
-        >>> tokens = torch.randn(3, 5, 8)
         >>> with joma.watch(model) as seen:
-        ...     outputs = model(tokens, tokens, tokens)
-        >>> seen.table()[["head", "metric", "unit"]].drop_duplicates().values.tolist()
-        [[0, 'attention_entropy', 'nats'], [1, 'attention_entropy', 'nats']]
+        ...     outputs = model(*[torch.randn(3, 5, 8)] * 3)
+        >>> seen.table()["metric"].unique().tolist()
+        ['attention_entropy']
     """
     return Watch(model, layers=layers, statistics=statistics, reduce=reduce, rows=rows, tolerance=tolerance)
-
-
-@dataclass(frozen=True)
-class Record:
-    """One attention of one pass: step, module, its number within the pass, the dtype it ran in."""
-
-    step: int
-    module: str
-    call: int
-    dtype: str
-    measured: list[Measurement]
 
 
 class Watch:

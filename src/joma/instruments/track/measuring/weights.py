@@ -11,7 +11,7 @@ from joma.checkpoints.effective import weights_in
 from joma.checkpoints.families.sizes import Config
 from joma.checkpoints.formats.shard import Rooms, TensorEntry
 from joma.checkpoints.omissions import OMITTED
-from joma.checkpoints.ranks import Row as RankRow
+from joma.checkpoints.omissions import Row as RankRow
 from joma.checkpoints.ranks import rank_rows
 from joma.checkpoints.series.alike import ROLES, matrices_by_key
 from joma.checkpoints.series.sources.source import Wanted

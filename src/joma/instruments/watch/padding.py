@@ -1,0 +1,80 @@
+"""Which tokens a padding mask keeps, and which rows of a call are theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from joma.instruments.watch.call import AttentionCall
+
+Argument = Tensor | bool | int | float | str | None
+KEPT_ROWS = ("attention_mask", "decoder_attention_mask")
+PADDED_ROWS = ("src_key_padding_mask", "tgt_key_padding_mask", "key_padding_mask")
+_TOKENS = {
+    "attention_mask": ("input_ids", "inputs_embeds", "hidden_states"),
+    "decoder_attention_mask": ("decoder_input_ids", "decoder_inputs_embeds"),
+    "tgt_key_padding_mask": ("tgt",),
+    "key_padding_mask": ("key",),
+}
+"""Whose tokens a mask speaks of, by the argument's name; otherwise the first tensor's."""
+_LOWEST = -1_000.0
+"""Of a mask that is added to scores: tokens have more."""
+
+
+def blocks_of_rows(rows: Tensor, call: AttentionCall) -> Tensor | None:
+    """The padding mask (samples, tokens) of a call whose samples are blocks of tokens, one after the other.
+
+    Its keys begin with the block's own tokens, or those of the blocks before, of its own and after. None
+    where a token that is no padding does not see itself then, or sees padding: they are something else.
+    """
+    batch, _, size, keys = call.shape
+    count = -(-rows.shape[1] // size)
+    if count < 2 or batch != len(rows) * count:
+        return None
+    whole = nn.functional.pad(rows, (0, count * size - rows.shape[1])).reshape(len(rows), count, size)
+    around = nn.functional.pad(whole, (0, 0, 1, 1)).unfold(1, 3, 1).transpose(2, 3).flatten(2)
+    asks = whole.flatten(0, 1)
+    seen = call.keys_seen(asks)
+    for own, tokens in ((size, around), (0, whole)):
+        padding = ~tokens.flatten(0, 1)
+        known = padding.shape[1]
+        if (
+            known <= keys
+            and not bool((seen[:, :known] & padding).any())
+            and bool(seen[:, own : own + size][asks].all())
+        ):
+            return asks
+    return None
+
+
+def tokens_kept(mask: Tensor, of_ones: bool) -> Tensor:
+    """A padding mask as bool, True for tokens that are not padding.
+
+    ``of_ones``: 1 for tokens, 0 for padding. Either kind may be added to scores instead: 0 for tokens and
+    a large negative number for padding (Longformer: a large positive one for global tokens).
+    """
+    if mask.dtype == torch.bool:
+        return mask if of_ones else ~mask
+    if mask.is_floating_point() and not (float(mask.amin()) >= 0 and 0 < float(mask.amax()) <= 1):
+        return mask > _LOWEST
+    return mask > 0 if of_ones else mask == 0
+
+
+def tokens_of(name: str, given: Mapping[str, Argument]) -> Tensor | None:
+    """The tokens that the mask of this name speaks of, among what the module was given; None: none."""
+    named = (given.get(one) for one in _TOKENS.get(name, ()))
+    others = (one for key, one in given.items() if key not in (*KEPT_ROWS, *PADDED_ROWS))
+    if name == "decoder_attention_mask" and not any(isinstance(given.get(n), Tensor) for n in _TOKENS[name]):
+        return None
+    for tokens in (*named, *others):
+        if isinstance(tokens, Tensor) and not tokens.is_nested and tokens.ndim > 1:
+            return tokens
+    return None
+
+
+def length_of(tokens: Tensor, rows: Tensor) -> int:
+    """How many tokens there are: (batch, tokens, ...), or (tokens, batch, ...)."""
+    first = tokens.shape[0] != len(rows) == tokens.shape[1]
+    return tokens.shape[0] if first else tokens.shape[1]
