@@ -59,9 +59,9 @@ def test_posteriors_against_enumeration(seed: int, data: st.DataObject) -> None:
     np.testing.assert_allclose(tree.joint_probability(evidence, class_label=label), total, atol=1e-13)
     if total == 0:
         with pytest.raises(InputError, match="probability 0"):
-            tree.given(evidence, class_label=label)
+            tree.posterior(evidence, class_label=label)
         return
-    found = tree.given(evidence, class_label=label)
+    found = tree.posterior(evidence, class_label=label)
     for node in range(7):
         one = sum(p for s, p in fits.items() if s[node + 1] == 1) / total
         np.testing.assert_allclose(found.of_one[node], one, atol=1e-12)
@@ -80,10 +80,12 @@ def test_it_is_the_theorys_tree() -> None:
     )
     tree = HiddenTree.from_theory(theory)
     np.testing.assert_array_equal(tree.leaves, theory.leaves)
-    np.testing.assert_allclose(tree.given().of_one, (1 - theory.means) / 2, atol=1e-13)
+    np.testing.assert_allclose(tree.posterior().of_one, (1 - theory.means) / 2, atol=1e-13)
     together = theory.cooccurrence()
     for column, leaf in enumerate(tree.leaves):
-        np.testing.assert_allclose(tree.given({leaf: 1}).of_one[tree.leaves], together[:, column], atol=1e-12)
+        np.testing.assert_allclose(
+            tree.posterior({leaf: 1}).of_one[tree.leaves], together[:, column], atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -112,10 +114,10 @@ def test_a_large_tree_and_much_evidence() -> None:
     tree = HiddenTree.from_theory(theory)
     assert tree.nodes == 2**17 - 1
     first = int(tree.leaves[0])
-    found = tree.given({first: 1}).of_one[tree.leaves]
+    found = tree.posterior({first: 1}).of_one[tree.leaves]
     heights = np.array([0, *(int(np.log2(n)) + 1 for n in range(1, 2**16))])
     np.testing.assert_allclose(found, (1 + 0.9 ** (2 * heights)) / 2, atol=1e-12)
-    everything = tree.given({int(leaf): 1 for leaf in tree.leaves})
+    everything = tree.posterior({int(leaf): 1 for leaf in tree.leaves})
     assert everything.of_class[1] > 0.9
     assert everything.log_evidence < -800  # far below the smallest float64
 
@@ -137,18 +139,18 @@ def test_a_long_chain_against_its_closed_form() -> None:
     tree = chain(edges, [0.9, 0.2], [0.3, 0.7])
     root = 0.3 * 0.8 + 0.7 * -0.6  # E[s_0], s = 1 for value 0 and -1 for value 1
     means = root * np.concatenate([[1.0], np.cumprod(edges[1:])])
-    np.testing.assert_allclose(tree.given().of_one, (1 - means) / 2, atol=1e-12)
-    assert tree.given().log_evidence == pytest.approx(0, abs=1e-12)
+    np.testing.assert_allclose(tree.posterior().of_one, (1 - means) / 2, atol=1e-12)
+    assert tree.posterior().log_evidence == pytest.approx(0, abs=1e-12)
     # Given the last value e: P[e | s_i] = (1 + e c s_i) / 2, c the product of the correlations below i.
     below = np.concatenate([np.cumprod(edges[:0:-1])[::-1], [1.0]])
     for value, sign in ((0, 1.0), (1, -1.0)):
-        found = tree.given({count - 1: value})
+        found = tree.posterior({count - 1: value})
         expected = (means + sign * below) / (1 + sign * below * means)
         np.testing.assert_allclose(found.of_one, (1 - expected) / 2, atol=1e-12)
         assert found.log_evidence == pytest.approx(np.log((1 + sign * means[-1]) / 2), abs=1e-12)
     # A value in the middle cuts the chain in two.
     middle = count // 2
-    found = tree.given({middle: 1, count - 1: 0})
+    found = tree.posterior({middle: 1, count - 1: 0})
     upper = (means[:middle] - below[:middle] / below[middle]) / (
         1 - below[:middle] / below[middle] * means[:middle]
     )
@@ -217,7 +219,7 @@ def test_many_nodes_of_any_shape_against_one_node_after_the_other(shape: str) ->
     )
     seen = random.choice(count, size=count // 50, replace=False)
     evidence = {int(n): int(v) for n, v in zip(seen, random.integers(0, 2, seen.size), strict=True)}
-    found, (one, label, log_evidence) = tree.given(evidence), node_by_node(tree, evidence)
+    found, (one, label, log_evidence) = tree.posterior(evidence), node_by_node(tree, evidence)
     np.testing.assert_allclose(found.of_one, one, atol=1e-12)
     np.testing.assert_allclose(found.of_class, label, atol=1e-12)
     assert found.log_evidence == pytest.approx(log_evidence, rel=1e-12)
@@ -257,8 +259,8 @@ def test_bad_trees(change: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         HiddenTree(**{**good, **change})
     with pytest.raises(InputError, match=r"evidence 3: 1"):
-        tree.given({3: 1})
+        tree.posterior({3: 1})
     with pytest.raises(InputError, match="class 2 is not"):
-        tree.given(class_label=2)
+        tree.posterior(class_label=2)
     with pytest.raises(InputError, match="count = -1"):
         tree.sample(-1, np.random.default_rng(0))

@@ -91,7 +91,7 @@ def test_a_model_as_an_object_stands_beside_its_untrained_copies_or_those_given(
 
 
 def test_text_for_the_terminal(run: Run) -> None:
-    text = NeuronsSettings().printed(run.tables)
+    text = NeuronsSettings().terminal_text(run.tables)
     assert "p<=5%" in text
     first = run.tables["contexts"].iloc[0]
     assert f"layer {first['layer']} neuron {first['neuron']}: score" in text

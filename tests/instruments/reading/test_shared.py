@@ -107,7 +107,7 @@ def test_without_memory_for_gradients_the_others_are_measured(monkeypatch: pytes
     def starved(self: SalienceSection, part: Part, output: Output) -> None:
         raise UnfinishedError("out of memory")
 
-    monkeypatch.setattr(SalienceSection, "passed", starved)
+    monkeypatch.setattr(SalienceSection, "after_pass", starved)
     kept: list[str] = []
     keep = probes._keep_tables
 

@@ -300,7 +300,7 @@ def test_the_estimate_is_never_below_the_error(seed: int, spread: float, offset:
     given = module.check_arguments(
         query, key, None, False, None, None, None, None, None, None, ("entropy",), None, 0, None, 1 << 16
     )
-    scores = given.scores.centred(torch.float32)
+    scores = given.scores.centre_keys(torch.float32)
     truth = dense(query, key)["entropy"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "FEWEST", 0)

@@ -98,7 +98,7 @@ def test_long_run_variance_of_an_autoregression() -> None:
     past, moments = Past.empty(1), Moments.empty(1)
     for row in autoregression(np.random.default_rng(7), 0.5, (6000, 1)):
         past, residual = renew(past, row, learning=50)
-        moments = moments.counting(residual)
+        moments = moments.add(residual)
     # (1 + a) / (1 - a) for a = .5; smoothed over some two hundred steps, and the level follows a little.
     assert 1.5 < moments.long_run_variance()[0] < 4.0
 
@@ -108,7 +108,7 @@ def test_moments_of_few_residuals_are_plain_means() -> None:
     rows[[5, 30], 1] = np.nan
     moments = Moments.empty(2)
     for row in rows:
-        moments = moments.counting(row)
+        moments = moments.add(row)
     assert np.allclose(moments.mean, np.nanmean(rows, axis=0))
     assert np.allclose(moments.square, np.nanmean(rows**2, axis=0))
     assert np.isclose(moments.product[0], (rows[1:, 0] * rows[:-1, 0]).sum() / 60)
@@ -169,7 +169,7 @@ def test_the_long_run_variance_of_autoregressions_is_the_one_in_closed_form() ->
     for coefficient in (0.3, 0.6):
         moments = Moments.empty(300)
         for row in autoregression(rng, coefficient, (2000, 300)):
-            moments = moments.counting(row)
+            moments = moments.add(row)
         wanted = 1 / (1 - coefficient) ** 2
         # Over some four hundred steps the estimate is 1 to 3 % too small.
         assert np.median(moments.long_run_variance()) == pytest.approx(wanted, rel=0.06)

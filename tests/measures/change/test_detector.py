@@ -29,7 +29,7 @@ def by_hand(values: np.ndarray, every: int = 10) -> tuple[list[np.ndarray], Mome
         if number < LEARNING or every * number < SETTLING:
             continue
         rows.append(residual)
-        evidence, moments = gather_evidence(evidence, residual), moments.counting(residual)
+        evidence, moments = gather_evidence(evidence, residual), moments.add(residual)
         known = [one for one in moments.long_run_variance() if np.isfinite(one)]
         if evidence.total() < QUIET and max(moments.counted) >= 50:
             drift = float(np.sqrt(sum(one**2 for one in moments.mean) / series))

@@ -159,7 +159,7 @@ class Watch:
             observer = Observer(report, self._owners.place, self._active, self._fail)
             self._mode = AttentionMode(observer, self._lineage)
             stack.callback(self._pass_ended)
-            stack.enter_context(MODES.entered(self._mode))
+            stack.enter_context(MODES.enter(self._mode))
             self._stack = stack.pop_all()
         return self
 

@@ -123,7 +123,7 @@ class CoherenceSection(TokenSection):
 
     Raises:
         InputError: see ``joma.instruments.reading.lent.checked_batches`` and
-            ``joma.instruments.reading.lent.Anatomy.chosen``; fewer than
+            ``joma.instruments.reading.lent.Anatomy.choose``; fewer than
             three distinct tokens; hidden states that are not finite (and where).
     """
 

@@ -66,7 +66,7 @@ class JointDynamicsSection(TokenSection):
 
     Raises:
         InputError: see ``joma.instruments.reading.lent.checked_batches`` and
-            ``joma.instruments.reading.lent.Anatomy.chosen``; no layer that
+            ``joma.instruments.reading.lent.Anatomy.choose``; no layer that
             could be measured (and why); a head that does not exist.
     """
 

@@ -66,7 +66,7 @@ class SalienceSection(TokenSection):
 
     Raises:
         InputError: see ``joma.instruments.reading.lent.checked_batches`` and
-            ``joma.instruments.reading.lent.Anatomy.chosen``; an MLP of a
+            ``joma.instruments.reading.lent.Anatomy.choose``; an MLP of a
             kind that is not supported (experts); a model that is not causal, or has no logits, without
             ``loss``; a gradient that is not finite; a query token that is not in the text.
     """
