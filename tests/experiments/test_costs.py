@@ -8,7 +8,7 @@ from importlib import resources
 import pytest
 
 from joma.experiments import catalog
-from joma.experiments.costs import all_measured, in_words, measured
+from joma.experiments.costs import all_measured, in_words, measured_seconds
 
 
 def test_what_is_stored_is_measured_of_what_there_is() -> None:
@@ -24,10 +24,10 @@ def test_what_is_stored_is_measured_of_what_there_is() -> None:
 
 def test_an_experiment_says_what_was_measured_and_else_an_estimate() -> None:
     costs = catalog.find("fig2").costs()
-    seconds = measured("fig2")
+    seconds = measured_seconds("fig2")
     assert seconds is not None
     assert costs == {"quick": in_words(seconds), "paper": "about 10 s"}
-    assert measured("toy") is None
+    assert measured_seconds("toy") is None
 
 
 @pytest.mark.parametrize(

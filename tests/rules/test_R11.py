@@ -87,7 +87,7 @@ def test_the_discovery_rate_is_that_of_benjamini_and_hochberg(alone: list[float]
             "verdict": [""] * len(alone) + ["cannot tell"],
         }
     )
-    found = curves._judged(rows)
+    found = curves._judge_curves(rows)
     ordered = np.sort(alone)
     wanted = [
         min(1.0, *(p * len(alone) / (k + 1) for k, p in enumerate(ordered) if p >= one)) for one in alone

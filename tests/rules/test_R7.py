@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from checkpoint_files import near, ranks, values, write
 from drawn_names import assert_unheard_of, pairs, words
 from joma.checkpoints.families.matrices import sort_out
-from joma.checkpoints.omissions import unmeasured
+from joma.checkpoints.omissions import find_unmeasured
 
 
 def named(shapes: dict[str, tuple[int, ...]]) -> set[str]:
     found = sort_out(shapes)
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     lower = [m for m in found.matrices if m.role == "lower"]
-    return unmeasured(list(found.unknown), sizes, found.places, lower)
+    return find_unmeasured(list(found.unknown), sizes, found.places, lower)
 
 
 @given(words, words, st.integers(2, 150), st.data())

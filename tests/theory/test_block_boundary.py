@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joma.core.errors import InputError
-from joma.dynamics.block_end import drawn, final_course
+from joma.dynamics.block_end import draw_settings, final_course
 from joma.theory.block_boundary import critical_ratio, final_slope, slowest
 from joma.theory.block_salience import convergence_rate
 from joma.theory.drift import plant
@@ -87,12 +87,12 @@ def _misses(settings: list[tuple[np.ndarray, float, float]]) -> list[int]:
 
 
 def test_simulated_blocks_turn_at_the_boundary():
-    assert not _misses(list(drawn(3, 1)))
+    assert not _misses(list(draw_settings(3, 1)))
 
 
 @pytest.mark.slow
 def test_a_hundred_simulated_blocks_turn_within_five_per_cent_of_the_boundary():
-    assert not _misses(list(drawn(100, 0)))
+    assert not _misses(list(draw_settings(100, 0)))
 
 
 @pytest.mark.parametrize(

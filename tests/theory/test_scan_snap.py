@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
-from joma.checks.scan_snap_steps import turning
+from joma.checks.scan_snap_steps import turning_step
 from joma.core.errors import InputError
 from joma.data.next_token import graded_tokens
 from joma.dynamics.token_flow import token_flow
@@ -165,7 +165,7 @@ def test_theorem1s_signs_turn_when_the_last_of_twenty_classes_is_drawn():
     data = graded_tokens(last_tokens=1, next_per_last=20, common=1, distinct=20, outputs=100)
     features = token_flow(data, eta_y=1.0, eta_z=0.0, times=[0.0, 1e-3]).features[0]
     for seed in range(2):
-        step, before, after = turning(features, 100, 0.3, seed)
+        step, before, after = turning_step(features, 100, 0.3, seed)
         assert before < 1e-9 < after
         assert 20 <= step < 300
 

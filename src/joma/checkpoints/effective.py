@@ -18,7 +18,7 @@ from joma.checkpoints.families.names import canonical
 from joma.checkpoints.families.sizes import Config
 from joma.checkpoints.formats.shard import TensorEntry
 from joma.checkpoints.scales import apply_scale, block_sizes, companion, decode_mxfp4, is_quantised, spread
-from joma.checkpoints.siblings import unexplained
+from joma.checkpoints.siblings import find_unexplained
 from joma.core.errors import InputError
 
 Shape = tuple[int, ...]
@@ -59,7 +59,7 @@ def weights_in(entries: Mapping[str, TensorEntry], config: Config | None) -> dic
     """
     groups, loose = _groups(entries)
     blocks = block_sizes(config)
-    strange = unexplained(entries, loose, blocks)
+    strange = find_unexplained(entries, loose, blocks)
     found: dict[str, Weight] = {}
     for name in loose:
         weight = _plain(entries[name])

@@ -30,7 +30,7 @@ def kind_of(name: str) -> str:
     return _NUMBER.sub("*", canonical(name))
 
 
-def unmeasured(
+def find_unmeasured(
     names: Collection[str], sizes: Mapping[str, int], places: Mapping[str, Place], matrices: Iterable[Matrix]
 ) -> set[str]:
     """Which tensors of no known role must be named.
@@ -72,11 +72,11 @@ def left_out(table: pandas.DataFrame) -> str:
     if rows.empty:
         return ""
     by_reason = rows.groupby("reason", sort=False)["matrix"].agg(list)
-    named = "; ".join(f"{_named(names)} ({reason})" for reason, names in by_reason.items())
+    named = "; ".join(f"{_name_kinds(names)} ({reason})" for reason, names in by_reason.items())
     return f"left out: {named}."
 
 
-def _named(names: Iterable[str]) -> str:
+def _name_kinds(names: Iterable[str]) -> str:
     """The names; of many of one kind the first and how many there are."""
     kinds: dict[str, list[str]] = defaultdict(list)
     for name in names:

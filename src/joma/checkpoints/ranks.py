@@ -19,7 +19,7 @@ from joma.checkpoints.families.names import Place, locate
 from joma.checkpoints.families.roles import ATTENTION_ROLES, MLP_ROLES, role_at
 from joma.checkpoints.formats.shard import Rooms
 from joma.checkpoints.in_memory import weights_of
-from joma.checkpoints.omissions import OMITTED, Row, left_out, row_of_aside, row_of_damaged, unmeasured
+from joma.checkpoints.omissions import OMITTED, Row, find_unmeasured, left_out, row_of_aside, row_of_damaged
 from joma.core.errors import InputError, nearest
 from joma.core.progress import Progress
 from joma.core.threads import by_work
@@ -231,7 +231,7 @@ def _plan(checkpoint: Checkpoint, roles: set[str], layers: set[int] | None, devi
         matrices = [m for m in matrices if m.layer in layers]
     sizes = {name: math.prod(weight.shape) for name, weight in weights.items()}
     total = sum(sizes.values()) or 1
-    named = unmeasured(reasons, sizes, places, matrices)
+    named = find_unmeasured(reasons, sizes, places, matrices)
     omitted = [
         _omission(checkpoint, name, reason, sizes[name] / total, name in asked, device, places[name])
         for name, reason in {**asked, **reasons}.items()

@@ -15,7 +15,7 @@ from joma.core.errors import InputError
 _Shape = tuple[int, ...]
 
 
-def unexplained(
+def find_unexplained(
     entries: Mapping[str, TensorEntry], loose: Iterable[str], blocks: tuple[int, ...] | None
 ) -> dict[str, str]:
     """Of each weight that may be changed by what stands beside it, what that is: half a sentence.

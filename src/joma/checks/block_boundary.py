@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from joma.core.claim import Claim, above, below, equal, statements, within_error
-from joma.dynamics.block_end import FACTORS, drawn, final_course
+from joma.dynamics.block_end import FACTORS, draw_settings, final_course
 from joma.dynamics.block_salience_flow import integrate_joint
 from joma.theory.block_boundary import critical_ratio, final_slope
 from joma.theory.drift import plant
@@ -63,7 +63,7 @@ def _ratio() -> Claim:
 
 def _boundary() -> Claim:
     slopes, bounds = [], []
-    for mu, kappa, distance in drawn(BLOCKS, 3):
+    for mu, kappa, distance in draw_settings(BLOCKS, 3):
         rho = -float(np.sqrt(critical_ratio(mu, kappa=kappa)))
         bounds.append(rho)
         slopes.append([final_course(mu, kappa, distance, factor * rho)["slope"] for factor in FACTORS])

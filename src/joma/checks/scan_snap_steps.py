@@ -26,7 +26,7 @@ def least_coefficient(features: Array, decoder: Array) -> float:
     return float(min(form.own.min(), form.cross[~np.eye(classes, dtype=bool)].min()))
 
 
-def turning(features: Array, outputs: int, eta_y: float, seed: int) -> tuple[int, float, float]:
+def turning_step(features: Array, outputs: int, eta_y: float, seed: int) -> tuple[int, float, float]:
     """The step at which the last class is drawn, and the least coefficient before and after it."""
     classes = len(features)
     rng, drawn = np.random.default_rng([seed, 17]), set[int]()
@@ -45,7 +45,9 @@ def snap_coupons() -> list[Claim]:
     """When the signs turn."""
     data = graded_tokens(last_tokens=1, next_per_last=CLASSES, common=1, distinct=CLASSES, outputs=OUTPUTS)
     features = token_flow(data, eta_y=1.0, eta_z=0.0, times=[0.0, 1e-3]).features[0]
-    runs = [turning(features, OUTPUTS, eta_y, s) for eta_y in (0.02, 0.1, 0.5, 0.99) for s in range(SEEDS)]
+    runs = [
+        turning_step(features, OUTPUTS, eta_y, s) for eta_y in (0.02, 0.1, 0.5, 0.99) for s in range(SEEDS)
+    ]
     steps, before, after = (np.array(column) for column in zip(*runs, strict=True))
     law = steps_until_all_drawn(CLASSES, 0.95)
     return [

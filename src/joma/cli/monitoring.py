@@ -25,7 +25,7 @@ def do(options: MonitorOptions) -> int:
     """Print the state of the run; with ``--follow`` go on until interrupted."""
     if not options.directory:
         raise InputError("monitor: name the folder that joma.Monitor writes.")
-    folder = _monitored(Path(options.directory))
+    folder = _find_folder(Path(options.directory))
     table = read_table(folder)
     messages = read_messages(folder)
     if options.json:
@@ -44,7 +44,7 @@ def do(options: MonitorOptions) -> int:
         messages = read_messages(folder)
 
 
-def _monitored(folder: Path) -> Path:
+def _find_folder(folder: Path) -> Path:
     """The folder, or the one that lies right in it (a Trainer's holds its monitor's).
 
     Raises:

@@ -201,7 +201,7 @@ def _margin(relation: Relation, measured: float, threshold: float) -> float:
     return signed.get(relation, -distance)
 
 
-class Beside(TypedDict, total=False):
+class NullAndEvidence(TypedDict, total=False):
     """What stands beside the number that decides; see the fields of ``Claim``."""
 
     null: float | None
@@ -225,7 +225,7 @@ class Statement:
         return Statement(*(text.format(**parts) for text in (self.id, self.source, self.words)))
 
     def judge(
-        self, criterion: Criterion, *, measured: float | None = None, **beside: Unpack[Beside]
+        self, criterion: Criterion, *, measured: float | None = None, **beside: Unpack[NullAndEvidence]
     ) -> Claim:
         """The claim, tested: it ``holds`` where all conditions do, else it ``fails``.
 
@@ -239,7 +239,13 @@ class Statement:
         return self._claim("holds" if holds else "fails", criterion, told, **beside)
 
     def correct(
-        self, right: str, *, printed_error: float, error: float, tolerance: float, **beside: Unpack[Beside]
+        self,
+        right: str,
+        *,
+        printed_error: float,
+        error: float,
+        tolerance: float,
+        **beside: Unpack[NullAndEvidence],
     ) -> Claim:
         """The claim, a misprint: the printed statement must fail where the corrected one holds.
 
@@ -258,10 +264,14 @@ class Statement:
         return self._claim("not tested", Criterion(()), None, evidence=reason)
 
     def _claim(
-        self, verdict: Verdict, criterion: Criterion, measured: float | None, **beside: Unpack[Beside]
+        self,
+        verdict: Verdict,
+        criterion: Criterion,
+        measured: float | None,
+        **beside: Unpack[NullAndEvidence],
     ) -> Claim:
         null = beside.get("null")
-        numbers: Beside = {**beside, "null": None if null is None else float(null)}
+        numbers: NullAndEvidence = {**beside, "null": None if null is None else float(null)}
         return Claim(
             id=self.id,
             source=self.source,

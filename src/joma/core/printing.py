@@ -59,7 +59,7 @@ class Harmless:
             self.write(line)
 
 
-def unescaped(stream: IO[str]) -> IO[str]:
+def without_escapes(stream: IO[str]) -> IO[str]:
     """The stream itself, for a bar, which moves the cursor: what it shows must be harmless already."""
     while isinstance(stream, Harmless):
         stream = stream.stream

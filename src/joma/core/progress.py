@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from tqdm import tqdm
 
 from joma.core.errors import JomaError, UnfinishedError
-from joma.core.printing import one_line_of, unescaped
+from joma.core.printing import one_line_of, without_escapes
 from joma.core.threads import limit_threads, usable_cores
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Progress:
             leave=False,
             dynamic_ncols=True,
             position=self.position,
-            file=unescaped(sys.stderr),
+            file=without_escapes(sys.stderr),
         )
         started = told = self.clock()
         done = initial

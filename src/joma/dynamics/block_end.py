@@ -27,7 +27,7 @@ FOLDS = 11.0
 """By how many factors e the slowest direction has shrunk at the end."""
 
 
-def drawn(count: int, seed: int) -> Iterator[tuple[Array, float, float]]:
+def draw_settings(count: int, seed: int) -> Iterator[tuple[Array, float, float]]:
     """Random mu (n,) of length 1, kappa, and the distance of the classes."""
     rng = np.random.default_rng([seed, 20_261_130])
     for _ in range(count):

@@ -14,7 +14,7 @@ from typing import ClassVar, Self
 
 from joma.core.errors import InputError, abbreviate, nearest
 from joma.core.settings import Value
-from joma.experiments.costs import in_words, measured
+from joma.experiments.costs import in_words, measured_seconds
 from joma.runs.job import Job
 
 
@@ -59,7 +59,7 @@ class Experiment(Job, ABC):
     @classmethod
     def costs(cls) -> dict[str, str]:
         """Preset -> processor time as measured, ``50 s``, or as estimated for two cores, ``about 3 h``."""
-        found = measured(cls.name())
+        found = measured_seconds(cls.name())
         quick = None if found is None else in_words(found)
         estimated = {name: f"about {time}" if time[0].isdigit() else time for name, time in cls.cost.items()}
         return {

@@ -14,7 +14,7 @@ TOKENS = 1024
 """Tokens that the instruments read, of a model of SmolLM2-135M's size."""
 
 
-def measured(experiment: str) -> float | None:
+def measured_seconds(experiment: str) -> float | None:
     """Processor seconds of an experiment's preset ``quick``; None where it was not measured."""
     return all_measured("experiments").get(experiment)
 

@@ -13,7 +13,7 @@ from scipy.stats import multivariate_normal
 from bounce_rates import FALLING, REBOUND, made, rate, rates, rebounds
 from joma.measures.bounce import bounce, slow_noise, smooth
 from joma.measures.bounce.several import rise_together
-from joma.measures.bounce.slow_noise import LEVEL, exceeded, one_in_twenty
+from joma.measures.bounce.slow_noise import LEVEL, exceedance, one_in_twenty
 
 
 @pytest.mark.parametrize("kind", slow_noise._KINDS, ids=lambda kind: kind.name)
@@ -31,9 +31,9 @@ def test_the_probability_counts_what_rises_as_far_or_further() -> None:
     """Two kinds of three curves, weighed 1 to 3: (1 + weighed number)/(1 + 3)."""
     rises, weights = np.array([[1.0, 2.0, 2.0], [2.0, 4.0, 5.0]]), np.array([0.25, 0.75])
     wanted = [1.0, (1 + 0.5 + 2.25) / 4, (1 + 1.5) / 4, (1 + 0.75) / 4, 0.25]
-    assert [exceeded(rises, weights, move) for move in (0.5, 2.0, 3.0, 4.5, 6.0)] == pytest.approx(wanted)
-    assert exceeded(np.zeros((2, 3)), weights, 0.0) == 1.0
-    assert exceeded(np.zeros((2, 3)), weights, 1.0) == 0.25
+    assert [exceedance(rises, weights, move) for move in (0.5, 2.0, 3.0, 4.5, 6.0)] == pytest.approx(wanted)
+    assert exceedance(np.zeros((2, 3)), weights, 0.0) == 1.0
+    assert exceedance(np.zeros((2, 3)), weights, 1.0) == 0.25
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -41,7 +41,7 @@ def test_the_null_is_the_largest_rise_that_is_not_significant(seed: int) -> None
     random = np.random.default_rng(seed)
     rises, weights = random.random((3, 100)), random.dirichlet(np.ones(3))
     edge = one_in_twenty(rises, weights)
-    assert exceeded(rises, weights, edge) >= LEVEL > exceeded(rises, weights, edge * (1 + 1e-12))
+    assert exceedance(rises, weights, edge) >= LEVEL > exceedance(rises, weights, edge * (1 + 1e-12))
 
 
 @pytest.mark.parametrize("points", [8, 20, 37, 150])

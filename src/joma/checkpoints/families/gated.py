@@ -30,16 +30,16 @@ def by_shapes(
         return {}, {}
     sides = {name: shape[-2:] for name, shape in shapes.items()}
     if len(sides) == 2:
-        return _fused(sides, roles), {}
+        return _is_fused(sides, roles), {}
     for rows, columns in dict.fromkeys(sides.values()):
         there = [name for name, shape in sides.items() if shape == (rows, columns)]
         back = [name for name, shape in sides.items() if shape == (columns, rows)]
         if rows != columns and len(there) == 2 and len(back) == 1:
-            return _gated(there, back[0], roles, leaves)
+            return _gated_roles(there, back[0], roles, leaves)
     return {}, {}
 
 
-def _fused(sides: Mapping[str, Shape], roles: Mapping[str, str | None]) -> dict[str, str]:
+def _is_fused(sides: Mapping[str, Shape], roles: Mapping[str, str | None]) -> dict[str, str]:
     """Where one is (2 h, d) and the other (d, h), or both transposed."""
     for wide, back in (tuple(sides), tuple(sides)[::-1]):
         (a, b), (x, y) = sides[wide], sides[back]
@@ -50,7 +50,7 @@ def _fused(sides: Mapping[str, Shape], roles: Mapping[str, str | None]) -> dict[
     return {}
 
 
-def _gated(
+def _gated_roles(
     there: list[str], back: str, roles: Mapping[str, str | None], leaves: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     if {roles[name] for name in there} == {"gate", "lower"}:

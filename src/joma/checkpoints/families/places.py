@@ -36,7 +36,7 @@ def places_of(names: Iterable[str]) -> tuple[dict[str, Place], dict[str, str]]:
                 "told by the tensors beside it"
             )
         places[name] = outer if verdict == "parts" else inner
-    return _apart(places), unclear
+    return _told_from_others(places), unclear
 
 
 def _unit(name: str, found: Sequence[Place]) -> _Unit:
@@ -54,7 +54,7 @@ def _numbers(units: Mapping[str, _Unit], places: Mapping[str, Place]) -> dict[st
             kinds[containers][outer, inner].add((kind, places[name].cross))
         else:
             kinds[containers][outer, inner].update()
-    return {containers: _counted(found) for containers, found in kinds.items()}
+    return {containers: _count_layers(found) for containers, found in kinds.items()}
 
 
 def _kind(place: Place) -> str | None:
@@ -65,7 +65,7 @@ def _kind(place: Place) -> str | None:
     return None if role is None else "mlp" if role in _OF_MLP else "attention"
 
 
-def _counted(found: Mapping[tuple[str, str], set[tuple[str, bool]]]) -> str | None:
+def _count_layers(found: Mapping[tuple[str, str], set[tuple[str, bool]]]) -> str | None:
     held = {unit: kinds for unit, kinds in found.items() if kinds}
     if any({"attention", "mlp"} <= {part for part, _ in kinds} for kinds in held.values()):
         return "layers"
@@ -80,7 +80,7 @@ def _counted(found: Mapping[tuple[str, str], set[tuple[str, bool]]]) -> str | No
     return "parts" if held and all(inner != "0" for _, inner in held) else None
 
 
-def _apart(places: Mapping[str, Place]) -> dict[str, Place]:
+def _told_from_others(places: Mapping[str, Place]) -> dict[str, Place]:
     """Layers of one stack and number that are two: their stacks get what their names do not share."""
     layers: dict[str, dict[str, set[int | None]]] = defaultdict(lambda: defaultdict(set))
     for place in places.values():

@@ -127,19 +127,19 @@ class Unpickler(_PYTHONS_OWN):  # type: ignore[misc]
             raise HostileError(f"{module}.{name}")
         return Inert
 
-    def _made(self, maker: Any, args: tuple[Any, ...]) -> Any:
+    def _make(self, maker: Any, args: tuple[Any, ...]) -> Any:
         known = maker is Inert or isinstance(maker, Inert) or any(maker is one for one in _BUILT.values())
         return maker(*args) if known else Inert()
 
     def load_reduce(self) -> None:
         """Call what this module made; nothing else."""
         args, maker = self.stack.pop(), self.stack[-1]
-        self.stack[-1] = self._made(maker, tuple(args))
+        self.stack[-1] = self._make(maker, tuple(args))
 
     def load_newobj(self) -> None:
         """Likewise."""
         args, maker = self.stack.pop(), self.stack.pop()
-        self.append(self._made(maker, tuple(args)))
+        self.append(self._make(maker, tuple(args)))
 
     def load_newobj_ex(self) -> None:
         """Likewise; arguments by name are dropped."""
@@ -147,7 +147,7 @@ class Unpickler(_PYTHONS_OWN):  # type: ignore[misc]
         self.load_newobj()
 
     def _instantiate(self, maker: Any, args: list[Any]) -> None:
-        self.append(self._made(maker, tuple(args)))
+        self.append(self._make(maker, tuple(args)))
 
     def load_build(self) -> None:
         """Keep the state of what is not built; no attribute of anything is set."""

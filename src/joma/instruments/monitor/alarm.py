@@ -93,7 +93,7 @@ class ChangeAlarm:
             )
         return ""
 
-    def judged(self) -> bool:
+    def is_judged(self) -> bool:
         """Whether the run has been seen to meet, or not to meet, the bound's assumptions."""
         return bool(self.invalid()) or not np.isnan(float(self.watched.valid()))
 
@@ -118,7 +118,7 @@ class ChangeAlarm:
     def _sure(self) -> tuple[Kind, str]:
         if reason := self.invalid():
             return "not valid", f"not valid here: {reason}"
-        if not self.judged():
+        if not self.is_judged():
             return "not judged", (
                 f"not yet judged: the run has not shown {FEWEST} quiet looks since alarms are active, "
                 f"which it "

@@ -40,7 +40,7 @@ class Backwards:
         self._norm, self._failed = norm, failed
 
     @contextmanager
-    def following(self) -> Iterator[None]:
+    def hooks(self) -> Iterator[None]:
         """Follow what runs in the block."""
         global _original
         _open.append(self)

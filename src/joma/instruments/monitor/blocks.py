@@ -40,12 +40,12 @@ def residual_blocks(model: nn.Module) -> list[Block]:
     chosen = {
         name: members
         for name, members in holding.items()
-        if not any(_within(inner, [name]) for inner in whole) and (name in whole or not whole)
+        if not any(_is_within(inner, [name]) for inner in whole) and (name in whole or not whole)
     }
-    chosen = {name: members for name, members in chosen.items() if not _within(name, chosen)}
+    chosen = {name: members for name, members in chosen.items() if not _is_within(name, chosen)}
     if not chosen:
         inside = [name for name, members in every if len(members) > 1]
-        outermost = {name: members for name, members in every if not _within(name, inside)}
+        outermost = {name: members for name, members in every if not _is_within(name, inside)}
         longest = max(outermost.values(), key=len, default=[])
         chosen = {
             name: members
@@ -59,7 +59,7 @@ def residual_blocks(model: nn.Module) -> list[Block]:
     ]
 
 
-def learning(blocks: Sequence[Block]) -> list[Block]:
+def learning_blocks(blocks: Sequence[Block]) -> list[Block]:
     """Those of the lists in which something is trained; all where nothing is (a prompt may be)."""
     stacks = {block.stack for block in blocks if trains(block.module)}
     return [block for block in blocks if block.stack in stacks] or list(blocks)
@@ -84,7 +84,7 @@ def _lists(model: nn.Module) -> Iterable[tuple[str, Members]]:
             yield name.replace("_orig_mod.", ""), members
 
 
-def _within(name: str, others: Iterable[str]) -> bool:
+def _is_within(name: str, others: Iterable[str]) -> bool:
     return any(name != other and name.startswith(f"{other}.".lstrip(".")) for other in others)
 
 

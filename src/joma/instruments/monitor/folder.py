@@ -130,7 +130,7 @@ class Folder:
         self.hold()
         joined = pd.concat(self._pending, ignore_index=True)
         if self._following < 0:  # a folder of many parts is not listed for each
-            parts = _numbered(self.path)
+            parts = _number_parts(self.path)
             self._following = max(parts.values(), default=-1) + 1
             self._parts = len(parts)
         _write(self.path / f"part-{self._following:09d}.parquet", joined)
@@ -166,12 +166,12 @@ class Folder:
 
     def merge(self) -> None:
         """All parts in one table."""
-        if self._lock is not None and _numbered(self.path):
+        if self._lock is not None and _number_parts(self.path):
             self._whole(read_table(self.path))
 
     def _whole(self, table: pd.DataFrame) -> None:
         _write(self.path / _TABLE, table)
-        for part in _numbered(self.path):
+        for part in _number_parts(self.path):
             part.unlink()
         self._parts = 0
         self.last = int(table["step"].max()) if len(table) else -1
@@ -306,7 +306,7 @@ def read_facts(path: Path) -> dict[str, Any]:
     return facts
 
 
-def _numbered(path: Path) -> dict[Path, int]:
+def _number_parts(path: Path) -> dict[Path, int]:
     """The files of rows beside the table, with their numbers."""
     found = {file: _PART.fullmatch(file.name) for file in path.iterdir() if not file.is_symlink()}
     return {file: int(match[2]) for file, match in found.items() if match}
@@ -314,7 +314,7 @@ def _numbered(path: Path) -> dict[Path, int]:
 
 def _files(path: Path) -> list[Path]:
     """The files that hold rows, from the oldest on; parts that are merged already do not count."""
-    numbered = sorted(_numbered(path).items(), key=lambda entry: (entry[1], entry[0].name))
+    numbered = sorted(_number_parts(path).items(), key=lambda entry: (entry[1], entry[0].name))
     merged = max((number for file, number in numbered if file.name.startswith("rows-")), default=-1)
     own = [file for file, number in numbered if file.name.startswith("rows-") or number > merged]
     table = path / _TABLE

@@ -67,7 +67,7 @@ class Judge:
         """All of it, ready for JSON."""
         return {"alarm": self.change.as_state(), "loss": self.loss.as_state(), "since": self._since}
 
-    def restored(self, state: dict[str, Any]) -> Judge:
+    def restore(self, state: dict[str, Any]) -> Judge:
         """One that continues from what ``as_state`` gave.
 
         Raises:

@@ -15,10 +15,10 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from joma.core.errors import InputError
 from joma.instruments.monitor.backward import Backwards
-from joma.instruments.monitor.blocks import Block, block_of, learning, trains
+from joma.instruments.monitor.blocks import Block, block_of, learning_blocks, trains
 from joma.instruments.reading.passes import unwrap
 from joma.instruments.watch.coverage import Entry
-from joma.instruments.watch.hooks import uncopied
+from joma.instruments.watch.hooks import leave_out_of_copies
 from joma.instruments.watch.lineage import Argument
 from joma.instruments.watch.owners import parameters_of
 from joma.instruments.watch.watch import Watch
@@ -96,7 +96,7 @@ class _TrainingWatch(Watch):
     def _active(self) -> bool:
         return self.learns and (not self.within or self.within[-1]) and super()._active()
 
-    def entered(
+    def enter_block(
         self, block: Block, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
         """A block begins: do gradients get to it?"""
@@ -105,7 +105,7 @@ class _TrainingWatch(Watch):
         # A checkpoint runs its modules without gradients, and again in the backward pass.
         self.within.append((given or own) if torch.is_grad_enabled() else (given and own))
 
-    def left(self) -> bool:
+    def leave_block(self) -> bool:
         """A block ends; whether its pass counts."""
         counts = self.within.pop() if self.within else False
         return self.learns and counts and not self._failure
@@ -144,7 +144,7 @@ class Look:
         self._model = model
         self._blocks = blocks
         self._stepped = stepped
-        self._learning = learning(blocks)
+        self._learning = learning_blocks(blocks)
         self._empty = False
         """Whether a block had no position to read."""
         self._stack = ExitStack()
@@ -155,20 +155,20 @@ class Look:
             for block in self._blocks:
                 ends = partial(self._block_ran, block)
                 register = partial(nn.Module.register_forward_hook, hook=ends, with_kwargs=True)
-                stack.enter_context(uncopied(block.module, register))
+                stack.enter_context(leave_out_of_copies(block.module, register))
             # The watch's own hooks are on all modules, and run before these.
             stack.enter_context(self._watch)
             for block in self._blocks:
                 begins = partial(self._block_begins, block)
                 register = partial(nn.Module.register_forward_pre_hook, hook=begins, with_kwargs=True)
-                stack.enter_context(uncopied(block.module, register))
+                stack.enter_context(leave_out_of_copies(block.module, register))
             for module in self._model.modules():
                 if any(name in _MASKS for name in parameters_of(type(module))):
                     register = partial(
                         nn.Module.register_forward_pre_hook, hook=self._watch.take_padding, with_kwargs=True
                     )
-                    stack.enter_context(uncopied(module, register))
-            stack.enter_context(self.backwards.following())
+                    stack.enter_context(leave_out_of_copies(module, register))
+            stack.enter_context(self.backwards.hooks())
             stack.callback(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
             self._stack = stack.pop_all()
 
@@ -189,12 +189,12 @@ class Look:
         self, block: Block, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
         if self._watch.learns:
-            self._watch.entered(block, module, inputs, named)
+            self._watch.enter_block(block, module, inputs, named)
 
     def _block_ran(
         self, block: Block, _module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any
     ) -> None:
-        if not self._watch.learns or not self._watch.left() or block not in self._learning:
+        if not self._watch.learns or not self._watch.leave_block() or block not in self._learning:
             return
         try:
             self._read(block, (*inputs, *named.values()), output)

@@ -23,7 +23,7 @@ from joma.instruments.monitor.judge import Judge
 from joma.instruments.monitor.look import Look
 from joma.instruments.monitor.messages import Message
 from joma.instruments.monitor.norms import GradientNorms, Scaler
-from joma.instruments.monitor.past import continued
+from joma.instruments.monitor.past import continue_past
 from joma.instruments.monitor.ranks import Processes
 from joma.instruments.monitor.record import Record
 from joma.instruments.monitor.rows import RAW, frame, summary, tidy
@@ -137,7 +137,9 @@ class Monitor:
                 # A loop may change its working directory.
                 self._record.folder = Folder.open(user_path(folder).absolute(), facts)
                 self._last = self._record.folder.last
-                self._judge, self.messages = continued(self._record.folder, self._judge, every, self._guard)
+                self._judge, self.messages = continue_past(
+                    self._record.folder, self._judge, every, self._guard
+                )
             except JomaError as error:
                 problem = error
                 if self._record.folder is not None:
@@ -284,7 +286,7 @@ class Monitor:
         """Write what is pending, merge the folder's parts, leave the model as it was."""
         self._shut_look()
         told: list[Message] = []
-        self._guard.attempt("the monitor", lambda: told.extend(self._keep(self._record.drained())))
+        self._guard.attempt("the monitor", lambda: told.extend(self._keep(self._record.drain())))
         if self._record.folder is not None:
             self._guard.attempt("the folder", self._record.folder.merge)
             self._keep_state()
@@ -315,12 +317,12 @@ class Monitor:
             return
         norm = self._norms.after_backward
         look = Look(
-            self._model, self._statistics, self._layers, self._rows, self._blocks, norm, self._stepped
+            self._model, self._statistics, self._layers, self._rows, self._blocks, norm, self._after_optimizer
         )
         if self._guard.attempt("a look", look.open):
             self._look = look
 
-    def _stepped(self, optimizer: Optimizer) -> None:
+    def _after_optimizer(self, optimizer: Optimizer) -> None:
         self._rate = max(
             (float(group["lr"]) for group in optimizer.param_groups if "lr" in group), default=None
         )
@@ -339,10 +341,10 @@ class Monitor:
     def _take(self, step: int) -> None:
         self._looked = step
         own: list[pd.DataFrame] = []
-        self._guard.attempt("a look", lambda: own.append(self._record.drained()))
+        self._guard.attempt("a look", lambda: own.append(self._record.drain()))
         self._guard.attempt("a look", lambda: own.append(self._rows_of_look(step)))
         # Every process joins in, whatever went wrong in it, or the others would wait for it.
-        rows = self.processes.joined(pd.concat(own, ignore_index=True) if own else frame([]))
+        rows = self.processes.join(pd.concat(own, ignore_index=True) if own else frame([]))
         told: list[Message] = []
         if self.processes.first:
             self._guard.attempt("the monitor", lambda: told.extend(self._judge_rows(step, rows)))

@@ -35,7 +35,7 @@ class GradientNorms:
         """The norm of the gradients that are there, on their device; None where it is not to be had."""
         norm = None if self.only_at_looks else gradient_norm(self._model)
         scaler = scaler or self._scaler
-        if norm is None or scaler is None or _unscaled(scaler):
+        if norm is None or scaler is None or _unscale(scaler):
             return norm
         scale = getattr(scaler, "_scale", None)  # on its device, where it is known
         return norm / (scale.to(norm.device) if isinstance(scale, Tensor) else scaler.get_scale())
@@ -58,7 +58,7 @@ class GradientNorms:
         return (true, why) if why else (None, "")
 
 
-def _unscaled(scaler: Scaler) -> bool:
+def _unscale(scaler: Scaler) -> bool:
     """Whether the scaler has divided the gradients already (``unscale_``, ``step``), or is switched off."""
     states = getattr(scaler, "_per_optimizer_states", {}).values()
     stages = (getattr(state.get("stage"), "name", "READY") for state in states)

@@ -9,7 +9,7 @@ from joma.instruments.monitor.judge import Judge
 from joma.instruments.monitor.messages import Message
 
 
-def continued(folder: Folder, judge: Judge, every: int, guard: Guard) -> tuple[Judge, list[Message]]:
+def continue_past(folder: Folder, judge: Judge, every: int, guard: Guard) -> tuple[Judge, list[Message]]:
     """The judge of the run so far, and its messages; what is unreadable is said, and learnt from the
     record.
     """
@@ -22,7 +22,7 @@ def continued(folder: Folder, judge: Judge, every: int, guard: Guard) -> tuple[J
         state = read_state(folder.path)
         if state is None:
             raise InputError("the run was broken off before its state was written")
-        found = judge.restored(state)
+        found = judge.restore(state)
         if state["step"] < folder.last:
             # Killed between the rows and the state: what came after it is judged again.
             table = folder.table()

@@ -82,7 +82,7 @@ class Processes:
         dist.all_gather_object(values, value)
         return sum(values) / len(values)
 
-    def joined(self, rows: pd.DataFrame) -> pd.DataFrame:
+    def join(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows of all as one (``over_ranks``)."""
         return over_ranks(rows) if self.together else rows
 

@@ -44,7 +44,7 @@ class Record:
         else:
             self._raw.append((step, metric, float(value)))
 
-    def drained(self) -> pd.DataFrame:
+    def drain(self) -> pd.DataFrame:
         """The numbers of single steps since the last look, in one transfer."""
         raw, self._raw = self._raw, []
         numbers = iter(on_host([value for _, _, value in raw if isinstance(value, Tensor)]))

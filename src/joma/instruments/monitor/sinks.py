@@ -74,7 +74,7 @@ def sink_of(log: Sink | Trackers | str | None) -> Destination | None:
     if not callable(log) and isinstance(log, TrackedRun):
         return Destination(lambda step, numbers: log.log(dict(numbers), step=step))
     if callable(log):
-        return Destination(_called(log))
+        return Destination(_call_sink(log))
     if log not in _TRACKERS:
         raise InputError(f"log = {log!r} in Monitor is unknown; {nearest(str(log), _TRACKERS)}")
     try:
@@ -94,7 +94,7 @@ def sink_of(log: Sink | Trackers | str | None) -> Destination | None:
     return Destination(lambda step, numbers: tracker.log(dict(numbers), step=step), alert)
 
 
-def _called(log: Sink) -> Sink:
+def _call_sink(log: Sink) -> Sink:
     """A function as one of a step and its numbers."""
     try:
         taken = list(inspect.signature(log).parameters.values())

@@ -14,7 +14,7 @@ from joma.checkpoints.families.matrices import Matrix, find_matrices
 from joma.checkpoints.families.sizes import sizes_for
 from joma.checkpoints.in_memory import weights_of
 from joma.core.errors import InputError
-from joma.instruments.monitor.blocks import Block, block_of, learning
+from joma.instruments.monitor.blocks import Block, block_of, learning_blocks
 from joma.instruments.monitor.rows import COLUMNS
 from joma.measures.ranks.stable_rank import stable_rank_estimate
 
@@ -63,7 +63,7 @@ def _wanted_weights(
 ) -> Iterator[tuple[str, int, str, str, Tensor]]:
     """Stack, layer, which matrix, its place in words, and the matrix."""
     shapes = {name: weight.shape for name, weight in checkpoint.weights.items() if not weight.problem}
-    followed = learning(blocks)
+    followed = learning_blocks(blocks)
     by_layer: dict[tuple[str, int], dict[str, Matrix]] = {}
     for matrix in find_matrices(shapes, checkpoint.config):
         if matrix.layer is not None and not matrix.expert:

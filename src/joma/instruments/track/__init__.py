@@ -80,10 +80,10 @@ class TrackSettings(Instrument):
         notes = tables["notes"]
         lost = list(notes[notes["lost"]]["text"])
         if self.against and tables["beside"].empty:
-            lost.append(self._apart(tables["values"]))
+            lost.append(self._ranges_apart(tables["values"]))
         return lost
 
-    def _apart(self, values: pandas.DataFrame) -> str:
+    def _ranges_apart(self, values: pandas.DataFrame) -> str:
         """Why nothing of two series was laid side by side."""
         ranges = []
         for series, name in (("A", self.heading().partition(" along")[0]), ("B", self.against)):

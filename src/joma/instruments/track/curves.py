@@ -87,10 +87,10 @@ def bounces(values: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     numbers = ["dip_step", "dip_from", "dip_to", "dip_depth", "dip_probability", "dip_null"]
     numbers += ["rebound_step", "rebound", "rebound_probability", "rebound_null"]
     numbers += ["dip_discovery", "rebound_discovery"]
-    return _judged(pd.DataFrame(rows, columns=[*CURVE, "points", *numbers, "verdict"]))
+    return _judge_curves(pd.DataFrame(rows, columns=[*CURVE, "points", *numbers, "verdict"]))
 
 
-def _judged(table: pd.DataFrame) -> pd.DataFrame:
+def _judge_curves(table: pd.DataFrame) -> pd.DataFrame:
     """With the false discovery rates of its curves, and the verdicts that were open."""
     measured = table["dip_probability"].notna()
     for move in ("dip", "rebound"):

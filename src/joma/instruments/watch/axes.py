@@ -23,7 +23,7 @@ from joma.instruments.watch.owners import Place
 Strides = tuple[int, ...]
 
 
-class Scored(Protocol):
+class ScoreAxes(Protocol):
     """What is known of a softmax."""
 
     operation: str
@@ -37,7 +37,7 @@ class Scores(Protocol):
     """Softmaxes that enter a product as one tensor."""
 
     @property
-    def members(self) -> Sequence[Scored]:
+    def members(self) -> Sequence[ScoreAxes]:
         """One by one."""
 
     @property
@@ -133,7 +133,7 @@ class Axes:
             if size == 1:
                 bounds = [1, 1]
             for inner, outer in reversed(list(pairwise(bounds))):
-                dim = covering(factor, stride * inner) if stride and size > 1 else None
+                dim = covering_dimension(factor, stride * inner) if stride and size > 1 else None
                 parts.append(
                     Part(
                         axis,
@@ -157,7 +157,7 @@ class Axes:
             for axis in range(self.rows)
         ]
 
-    def told(self, scored: Scored, keys: int) -> tuple[list[Part], list[Part], int]:
+    def split_axes(self, scored: ScoreAxes, keys: int) -> tuple[list[Part], list[Part], int]:
         """Batch and heads, the queries, and the number of heads.
 
         Raises:
@@ -189,7 +189,7 @@ class Axes:
         batch = [part for part in others if part not in heads]
         return [*batch, *heads], asking, math.prod(part.size for part in heads)
 
-    def _groups(self, scored: Scored, others: list[Part], keys: int) -> list[Part]:
+    def _groups(self, scored: ScoreAxes, others: list[Part], keys: int) -> list[Part]:
         """The axis that the keys, as a running module was given them, lack."""
         for part in others[1:]:
             lead = tuple(one.size for one in others if one is not part)
@@ -197,7 +197,7 @@ class Axes:
                 return [part]
         return []
 
-    def _queries(self, scored: Scored, keys: int) -> list[Part]:
+    def _queries(self, scored: ScoreAxes, keys: int) -> list[Part]:
         """The parts of the queries: what makes the product's own rows, and is no part of the features."""
         if not self.known:
             return self._queries_by_size(scored, keys)
@@ -229,7 +229,7 @@ class Axes:
             f"beside {keys} keys; pass the module that projects queries and keys, not projected ones."
         )
 
-    def _queries_by_size(self, scored: Scored, keys: int) -> list[Part]:
+    def _queries_by_size(self, scored: ScoreAxes, keys: int) -> list[Part]:
         """Where only the sizes are left: the axis as long as the tokens, the last where several are."""
         parts = [part for part in self.parts if not part.feature] or self.parts
         if len(parts) > 1:
@@ -256,7 +256,7 @@ class Axes:
         return 0
 
 
-def covering(tensor: Tensor, stride: int) -> int | None:
+def covering_dimension(tensor: Tensor, stride: int) -> int | None:
     """The dimension of a tensor that an axis of this stride in its memory is, or is a part of."""
     best = None
     for dim in range(tensor.ndim):

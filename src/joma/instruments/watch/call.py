@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from joma.core.errors import InputError
-from joma.measures.attention.visible_keys import additive, swamped
+from joma.measures.attention.visible_keys import additive, hidden_threshold
 
 Route = Literal["registry", "kernel", "fused", "softmax"]
 
@@ -208,7 +208,7 @@ def split_mask(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         raise InputError(f"an attention mask of dtype {mask.dtype} is neither bool nor floating point.")
     low = mask <= _MASK_CONSTANT
     if bool(((mask == 0) | low).all()) and (not bool(low.any()) or _only_hides(mask)):
-        own = low.all(-1, keepdim=True) & (mask.amax(-1, keepdim=True) > swamped(mask.dtype))
+        own = low.all(-1, keepdim=True) & (mask.amax(-1, keepdim=True) > hidden_threshold(mask.dtype))
         if bool(own.any()):  # rows of one number, which leaves the scores as they are
             return ~low | own, mask.masked_fill(~own, 0.0)
         return (~low if bool(low.any()) else None), None

@@ -17,7 +17,7 @@ import torch
 from torch import SymInt, Tensor
 
 from joma.core.errors import InputError
-from joma.instruments.watch.axes import Axes, Strides, covering
+from joma.instruments.watch.axes import Axes, Strides, covering_dimension
 from joma.instruments.watch.call import AttentionCall
 from joma.instruments.watch.lineage import (
     Argument,
@@ -236,7 +236,7 @@ class Candidates:
             return _CHANNELS
         return ""
 
-    def _commit(self, one: Together, dims: list[int | None] | None, product: Product, which: int) -> None:
+    def _commit(self, one: SoftmaxGroup, dims: list[int | None] | None, product: Product, which: int) -> None:
         first = one.members[0]
         try:
             call = one.call(dims, product, which)
@@ -263,7 +263,7 @@ def carry_strides(
         return None
     found = []
     for stride in strides:
-        dim = covering(operand, stride)
+        dim = covering_dimension(operand, stride)
         if dim is None:
             found.append(0)
             continue
@@ -274,7 +274,7 @@ def carry_strides(
 
 
 @dataclass(frozen=True)
-class Together:
+class SoftmaxGroup:
     """Softmaxes whose probabilities enter a product as one tensor."""
 
     members: list[Candidate]
@@ -290,7 +290,7 @@ class Together:
         if self.strides is None:
             return None
         return [
-            None if size == 1 else covering(factor, s)
+            None if size == 1 else covering_dimension(factor, s)
             for s, size in zip(self.strides, self.sizes, strict=True)
         ]
 
@@ -309,7 +309,7 @@ class Together:
         """
         first, keys = self.members[0], self.sizes[self.dim]
         axes = Axes.of(self, product, which)
-        others, asking, heads = axes.told(first, keys)
+        others, asking, heads = axes.split_axes(first, keys)
         scores = self.scores()
         scores = scores.reshape([size for part in axes.split(self.dim, keys) for size in part])
         order = [*(part.at for part in others), *(part.at for part in asking), axes.key]
@@ -344,7 +344,7 @@ class Together:
         return (*strides[: self.at], step, *strides[self.at :]), offset
 
 
-def _put_together(group: list[Candidate], memory: int) -> list[Together]:
+def _put_together(group: list[Candidate], memory: int) -> list[SoftmaxGroup]:
     """The candidates of a factor as one, where they are slices of one size; else each for itself."""
     if len(group) > 1:
         group = sorted(group, key=lambda one: one.carriers[memory].offset)
@@ -357,7 +357,7 @@ def _put_together(group: list[Candidate], memory: int) -> list[Together]:
             smaller = [a for a, size in enumerate(sizes) if size > 1 and strides[a] < step]
             at = smaller[0] if smaller else len(sizes)
             return [
-                Together(
+                SoftmaxGroup(
                     group,
                     group[0].dim + (at <= group[0].dim),
                     (*sizes[:at], len(group), *sizes[at:]),
@@ -365,4 +365,6 @@ def _put_together(group: list[Candidate], memory: int) -> list[Together]:
                     at,
                 )
             ]
-    return [Together([one], one.dim, tuple(one.scores.shape), one.carriers[memory].strides) for one in group]
+    return [
+        SoftmaxGroup([one], one.dim, tuple(one.scores.shape), one.carriers[memory].strides) for one in group
+    ]

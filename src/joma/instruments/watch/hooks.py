@@ -22,7 +22,7 @@ _DICTIONARIES = (
 
 
 @contextmanager
-def uncopied(module: nn.Module, register: Callable[[nn.Module], Any]) -> Iterator[None]:
+def leave_out_of_copies(module: nn.Module, register: Callable[[nn.Module], Any]) -> Iterator[None]:
     """A hook of a module for as long as the block lasts, which a copy or a pickle of the model lacks.
 
     The dictionaries of hooks get a way of their own to be copied and pickled (an attribute of the instance,
@@ -49,12 +49,12 @@ def uncopied(module: nn.Module, register: Callable[[nn.Module], Any]) -> Iterato
 def _leave_out(hooks: Hooks, numbers: frozenset[int]) -> None:
     attributes = vars(hooks)
     if numbers:
-        attributes |= {"_joma": numbers, "__reduce_ex__": partial(_reduced, hooks)}
+        attributes |= {"_joma": numbers, "__reduce_ex__": partial(_reduce_hooks, hooks)}
     else:
         attributes.pop("_joma", None)
         attributes.pop("__reduce_ex__", None)
 
 
-def _reduced(hooks: Hooks, _protocol: int) -> tuple[type[Hooks], tuple[list[tuple[int, Any]]]]:
+def _reduce_hooks(hooks: Hooks, _protocol: int) -> tuple[type[Hooks], tuple[list[tuple[int, Any]]]]:
     left_out: frozenset[int] = vars(hooks)["_joma"]
     return OrderedDict, ([(number, hook) for number, hook in hooks.items() if number not in left_out],)

@@ -186,8 +186,8 @@ class Lineage:
                 at = product.out.index(letter)
                 if learned and letter in own:
                     channels.update(dict.fromkeys(_channel(made, at)))
-                channels.update(dict.fromkeys(_moved(factor, dim, origin.channels, made, at)))
-                widths.update(dict.fromkeys(_moved(factor, dim, origin.widths, made, at)))
+                channels.update(dict.fromkeys(_move(factor, dim, origin.channels, made, at)))
+                widths.update(dict.fromkeys(_move(factor, dim, origin.widths, made, at)))
         if origins[0].weights or origins[1].weights:
             # Queries that are parameters ask, and have no tokens; a linear layer's have theirs.
             active = origins[1] if origins[0].weights else origins[0]
@@ -232,7 +232,7 @@ def parts_of(stride: int, size: int, ranges: Ranges) -> list[Range]:
     return found
 
 
-def _moved(factor: Tensor, dim: int, ranges: Ranges, made: Tensor, at: int) -> Ranges:
+def _move(factor: Tensor, dim: int, ranges: Ranges, made: Tensor, at: int) -> Ranges:
     """The ranges of an axis of one tensor, in another that has the axis at its own place."""
     size = factor.shape[dim]
     if not ranges or size < 2 or made.shape[at] < 2:
@@ -277,8 +277,8 @@ def _carry(made: Tensor, operands: list[Tensor], origins: list[Origin]) -> tuple
     for operand, origin in zip(operands, origins, strict=True):
         if (origin.channels or origin.widths) and operand.ndim == made.ndim:
             for dim in range(made.ndim):
-                channels.update(dict.fromkeys(_moved(operand, dim, origin.channels, made, dim)))
-                widths.update(dict.fromkeys(_moved(operand, dim, origin.widths, made, dim)))
+                channels.update(dict.fromkeys(_move(operand, dim, origin.channels, made, dim)))
+                widths.update(dict.fromkeys(_move(operand, dim, origin.widths, made, dim)))
     return tuple(channels), tuple(widths)
 
 

@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from joma.core.errors import InputError
 from joma.instruments.reading.remarks import no_remark_on_hooks
 from joma.instruments.watch.call import AttentionCall
-from joma.instruments.watch.hooks import uncopied
+from joma.instruments.watch.hooks import leave_out_of_copies
 from joma.instruments.watch.lineage import Lineage
 from joma.instruments.watch.padding import (
     KEPT_ROWS,
@@ -119,7 +119,7 @@ class Place:
             rows: Tensor | None = ~call.padding
             self._note(call, rows)
             return rows, ""
-        rows, others = self._told(call)
+        rows, others = self._find_padding(call)
         if rows is not None:
             self._note(call, rows)
             return rows, ""
@@ -145,7 +145,7 @@ class Place:
         if call.among_themselves:
             self.streams.append(_Stream(call.asking, (batch, queries), rows))
 
-    def _told(self, call: AttentionCall) -> tuple[Tensor | None, int]:
+    def _find_padding(self, call: AttentionCall) -> tuple[Tensor | None, int]:
         """The rows that a padding mask around leaves, or the number of tokens of one that does not fit.
 
         The innermost mask counts that speaks of the queries: it is that of the tokens that queries and keys
@@ -239,9 +239,9 @@ class Owners:
         }
         for module in self.model.modules():
             if id(module) not in sealed and (places := _mask_places(module)):
-                hook = partial(self._told, places)
+                hook = partial(self._take_padding, places)
                 register = partial(nn.Module.register_forward_pre_hook, hook=hook, with_kwargs=True)
-                self._uncopied.enter_context(uncopied(module, register))
+                self._uncopied.enter_context(leave_out_of_copies(module, register))
 
     def detach(self) -> None:
         """Take every hook out again."""
@@ -291,7 +291,7 @@ class Owners:
         except Exception as error:
             self.failed(error)
 
-    def _told(
+    def _take_padding(
         self,
         places: Iterable[str],
         module: nn.Module,

@@ -131,10 +131,10 @@ def hidden_scores(values: Tensor) -> Tensor:
     """
     top = values.amax(-1, keepdim=True)
     far = (values <= MASKED_BELOW) & (values <= top + MASKED_BELOW)
-    return far | (values <= 0.99 * torch.finfo(values.dtype).min) | (top <= swamped(values.dtype))
+    return far | (values <= 0.99 * torch.finfo(values.dtype).min) | (top <= hidden_threshold(values.dtype))
 
 
-def swamped(dtype: torch.dtype) -> float:
+def hidden_threshold(dtype: torch.dtype) -> float:
     """A number so far below 0 that its neighbours in the dtype are 8 away; scores added to it are lost."""
     return min(MASKED_BELOW, -8 / torch.finfo(dtype).eps)
 

@@ -121,8 +121,8 @@ def slow_noise(curves: Array, window: int, resamples: int, seed: int) -> list[Sl
         edge = one_in_twenty(rises, weights[i])
         chances = [
             Chance(
-                exceeded(rises, weights[i], move),
-                min(exceeded(rises[[kind]], np.ones(1), trust) for kind in np.flatnonzero(likely[i])),
+                exceedance(rises, weights[i], move),
+                min(exceedance(rises[[kind]], np.ones(1), trust) for kind in np.flatnonzero(likely[i])),
                 edge,
             )
             for move, trust in zip(_moves(doubted[i], window), _moves(trusted[i], window), strict=True)
@@ -131,7 +131,7 @@ def slow_noise(curves: Array, window: int, resamples: int, seed: int) -> list[Sl
     return found
 
 
-def exceeded(rises: Array, weights: Array, move: float) -> float:
+def exceedance(rises: Array, weights: Array, move: float) -> float:
     """The weighed share of null curves (kinds, curves) that rise as far; the curve is one more of each."""
     if move == 0:
         return 1.0

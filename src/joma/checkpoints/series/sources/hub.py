@@ -128,7 +128,7 @@ class HubSeries(Series):
                 told: Any = page
                 for entry in told:
                     if entry["type"] == "file" and is_plain_path(entry["path"]):
-                        files[entry["path"]] = _listed(entry)
+                        files[entry["path"]] = _file_of(entry)
                 if len(files) > _MOST_FILES:
                     raise UnfinishedError(f"the hub lists more than {_MOST_FILES:,} files in {revision}.")
         return files
@@ -331,7 +331,7 @@ class HubSeries(Series):
         return folder
 
 
-def _listed(entry: Mapping[str, Any]) -> _File:
+def _file_of(entry: Mapping[str, Any]) -> _File:
     """A file of a listing.
 
     Raises:

@@ -82,7 +82,7 @@ def _page(name: str, revision: str | None, url: str) -> tuple[bytes, str | None]
     while True:
         try:
             with in_words(name, revision), _answer(url, {}) as response:
-                text = b"".join(_bounded(response.iter_bytes(), LONGEST_PAGE, url))
+                text = b"".join(_bound_bytes(response.iter_bytes(), LONGEST_PAGE, url))
                 return text, response.links.get("next", {}).get("url")
         except BrokenOffError:
             failed += 1
@@ -115,7 +115,7 @@ def _answer(url: str, headers: dict[str, str]) -> Iterator[Any]:
             raise BrokenOffError(f"the hub answers {response.status_code} for {url}; try again later.")
         if response.is_error:
             # Who makes an error of it reads its words, however many.
-            words = b"".join(_bounded(response.iter_bytes(), _LONGEST_REFUSAL, url))
+            words = b"".join(_bound_bytes(response.iter_bytes(), _LONGEST_REFUSAL, url))
             told = {key: value for key, value in response.headers.items() if key.lower().startswith("x-")}
             response = type(response)(
                 response.status_code, headers=told, content=words, request=response.request
@@ -143,7 +143,7 @@ def _check_range(response: Any, url: str, begin: int, end: int) -> None:
         )
 
 
-def _bounded(pieces: Iterator[bytes], most: int, url: str) -> Iterator[bytes]:
+def _bound_bytes(pieces: Iterator[bytes], most: int, url: str) -> Iterator[bytes]:
     size = 0
     for piece in _in_time(pieces, url):
         size += len(piece)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from joma.core.progress import Progress
-from joma.dynamics.block_end import FACTORS, drawn, final_course
+from joma.dynamics.block_end import FACTORS, draw_settings, final_course
 from joma.dynamics.block_salience_flow import integrate_joint
 from joma.experiments.beyond.block_flow.cases import Case, make
 from joma.theory.block_boundary import critical_ratio, slowest
@@ -28,7 +28,9 @@ PATIENCE = 1000.0
 def boundary(progress: Progress, count: int, seed: int) -> pd.DataFrame:
     """Table ``boundary``: slope and rebound of random blocks on both sides of the closed form's rho_-."""
     rows = []
-    for index, (mu, kappa, distance) in enumerate(progress.track(list(drawn(count, seed)), "boundary")):
+    for index, (mu, kappa, distance) in enumerate(
+        progress.track(list(draw_settings(count, seed)), "boundary")
+    ):
         rho = -float(np.sqrt(critical_ratio(mu, kappa=kappa)))
         for factor in FACTORS:
             rows += [

@@ -102,7 +102,9 @@ def _list_values(values: pd.Series) -> str:
     return f"{values.min():.3g} to {values.max():.3g}"
 
 
-def _beyond(ratio: pd.Series, null: pd.Series, of: str, than: str = "that of the shuffled tree") -> Criterion:
+def _exceeds_shuffled(
+    ratio: pd.Series, null: pd.Series, of: str, than: str = "that of the shuffled tree"
+) -> Criterion:
     """Above one, and above the null of the same seed."""
     return above(1, ratio, of=of, across=SEEDS) & above(null, ratio, of=of, than=than, across=SEEDS)
 
@@ -132,14 +134,14 @@ def _order(settings: DeepHierarchy, when: pd.Series, task: str, learned: str) ->
             _judge_beside_shuffled(
                 Statement(f"deep_hierarchy.{task}_{name}", FIGURE, f"{statement} (learned: {learned})."),
                 ratio,
-                _beyond(ratio[TREE], ratio[SHUFFLED], TIMES),
+                _exceeds_shuffled(ratio[TREE], ratio[SHUFFLED], TIMES),
                 f"{settings.seeds} seeds, kappa = {settings.kappa:g}: {others}",
             )
         )
     if task == "tokens":
         found.append(
             STATEMENTS["deep_hierarchy.attention_orders"].judge(
-                _beyond(ratio[TREE], ratio[WEAK], TIMES, "that with weak attention")
+                _exceeds_shuffled(ratio[TREE], ratio[WEAK], TIMES, "that with weak attention")
                 & below(1, ratio[FROZEN], of=f"{TIMES}, with frozen attention,", across=SEEDS),
                 null=float(ratio[FROZEN].max()),
                 null_description="largest with frozen attention",
@@ -158,7 +160,7 @@ def _families_meet(grown: pd.Series) -> Claim:
     return _judge_beside_shuffled(
         STATEMENTS["deep_hierarchy.families_meet"],
         share,
-        _beyond(share[TREE], share[SHUFFLED], "cousins' association over the sibling's"),
+        _exceeds_shuffled(share[TREE], share[SHUFFLED], "cousins' association over the sibling's"),
         "cousins' association in layer 2 over siblings', at the end: "
         + "; ".join(f"{run} {_list_values(values)}" for run, values in share.items()),
     )
@@ -169,7 +171,7 @@ def _lone(settings: DeepHierarchy, grown: pd.Series) -> Claim:
     other = settings.levels + 1
     null = _of(grown, "tokens", LONE, 1, other) / _of(grown, "tokens", TREE, 1, other)
     return STATEMENTS["deep_hierarchy.not_picked_up"].judge(
-        _beyond(
+        _exceeds_shuffled(
             gain, null, "association with lone cousins over that with the others", "that of the other tree"
         ),
         null=float(null.min()),
@@ -185,7 +187,7 @@ def _labels(grown: pd.Series) -> Claim:
     return _judge_beside_shuffled(
         STATEMENTS["deep_hierarchy.classes_prefer_siblings"],
         ratio,
-        _beyond(ratio[TREE], ratio[SHUFFLED], "the sibling's association over the cousins'")
+        _exceeds_shuffled(ratio[TREE], ratio[SHUFFLED], "the sibling's association over the cousins'")
         & above(
             10 * first[SHUFFLED_CLASSES].max(),
             first[TREE],
@@ -245,7 +247,7 @@ def _decoder(settings: DeepHierarchy, when: pd.Series, grown: pd.Series) -> list
         _judge_beside_shuffled(
             statement,
             ratio,
-            _beyond(ratio[TREE], ratio[SHUFFLED], TIMES),
+            _exceeds_shuffled(ratio[TREE], ratio[SHUFFLED], TIMES),
             "; ".join(f"{run} {_list_values(ratio[run])}" for run in runs),
         )
         for statement, ratio in zip(OF_DECODERS.values(), ratios, strict=False)

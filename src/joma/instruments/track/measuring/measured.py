@@ -134,7 +134,7 @@ class MeasuredSeries:
         readable = []
         signatures = {}
         for member in chosen:
-            with self._alone(member):
+            with self._contain_errors(member):
                 found.content(member)
                 signatures[member.name] = self._shapes(found, member)
                 readable.append(member)
@@ -159,7 +159,7 @@ class MeasuredSeries:
         return [member for member in readable if member.name not in self.same_as]
 
     @contextmanager
-    def _alone(self, member: Member, kind: str = "unreadable", words: str = "") -> Iterator[None]:
+    def _contain_errors(self, member: Member, kind: str = "unreadable", words: str = "") -> Iterator[None]:
         """Whatever goes wrong around one checkpoint is noted, and costs that checkpoint alone.
 
         What goes wrong where the results are written concerns all of them, and is raised.
@@ -207,7 +207,7 @@ class MeasuredSeries:
         for member, following in self.parts.progress.track(pairs, label, total=len(pairs)):
             last = before[-1] if before else None
             measured: list[KeptCheckpoint] = []
-            with self._alone(member):
+            with self._contain_errors(member):
                 new = self._find_kept(found, member, last, gone)
                 if new is None:
                     earlier = [("previous", before[-1]), ("first", before[0])] if before else []
@@ -275,7 +275,7 @@ class MeasuredSeries:
             # A trainer that keeps the last few may have removed one meanwhile.
             earlier = [(name, one) for name, one in earlier if fetched.is_there(one)]
             others = [found.content(one)[:16] for _, one in earlier]
-            with self._alone(member, "changes", ": its changes cannot be measured"):
+            with self._contain_errors(member, "changes", ": its changes cannot be measured"):
                 tables.append(self.parts.part("-".join(["changes", key, *others]), measure_changes))
         return tables
 
@@ -292,7 +292,7 @@ class MeasuredSeries:
         details = [name for name in self.settings.sections if name in DETAILS]
         names = {name: f"text-{key}{'' if name == 'values' else f'-{name}'}" for name in ("values", *details)}
         tables: dict[str, pd.DataFrame] = {}
-        with self._alone(member, "text", " cannot read the text"):
+        with self._contain_errors(member, "text", " cannot read the text"):
             tables = self.parts.several(names, lambda: on_text(self.settings, fetched.path(member)))
         return tables  # noqa: RET504 (empty where the error was noted)
 
