@@ -37,7 +37,7 @@ class Job(Settings, ABC):
 
     * ``run``: ``run(settings, progress) -> {name of a table: tidy table}`` measures;
     * ``figure``: ``draw(settings, tables) -> Figure``, from the tables alone, and ``CAPTION``, what it shows;
-    * ``text``, where a terminal can show some of the tables: ``printed(settings, tables) -> str``;
+    * ``text``, where a terminal can show some of the tables: ``terminal_text(settings, tables) -> str``;
     * ``claims``: ``claims(settings, tables) -> [Claim, ...]``, from the tables alone, and, where there is
       more to say than the claims do, ``answer(settings, tables) -> [sentence, ...]``.
 
@@ -125,7 +125,7 @@ class Job(Settings, ABC):
         own = type(self).draw is not Job.draw
         if own or importlib.util.find_spec(f"{type(self).__module__}.text") is None:
             return ""
-        shown: str = self._module_beside("text").printed(self, tables)
+        shown: str = self._module_beside("text").terminal_text(self, tables)
         return shown
 
     def list_missing(self, tables: Mapping[str, pandas.DataFrame]) -> list[str]:
