@@ -13,7 +13,7 @@ from joma.experiments.beyond.block_flow import BlockFlow
 from joma.experiments.beyond.block_flow.cases import cases
 from joma.experiments.beyond.block_flow.run import one_sample, rebound
 
-SMALL = BlockFlow(cases=2, drawn=20, phase_points=3, blocks=2, starts=(0.6,))
+SMALL = BlockFlow(cases=2, drawn=20, phase_points=3, blocks=2, starts=(0.8, 0.6))
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +42,9 @@ def test_claims(tables):
 def test_blocks_turn_at_the_boundary_and_the_linear_drift_costs_what_the_notes_say(tables):
     slopes = tables["boundary"].query("metric == 'slope'").groupby("factor")["value"]
     assert slopes.max()[0.95] < 0 < slopes.min()[1.05]
-    wide = tables["starts"].pivot_table(index="rho_minus", columns="run", values="value")
+    wide = tables["starts"].pivot_table(index=["start", "rho_minus"], columns="run", values="value")
     cost = 1 - wide["full C"] / wide["population"]
-    assert cost.to_numpy() == pytest.approx([0.12, 0.18], abs=0.006)
+    assert cost[0.6].to_numpy() == pytest.approx([0.18, 0.12], abs=0.006)  # rho_- = -0.5 and -1
 
 
 def test_the_figure_is_drawn(tables):
@@ -71,6 +71,9 @@ def test_every_claim_has_its_null(tables):
         ("order", "courses", "run == 'block' and metric == 'half learned'", -1.0),
         ("cost_of_c", "costs", "run == 'C = beta_1 I' or run == 'full C'", 0.0),
         ("always", "phases", "spread < 1", 0.0),
+        ("boundary", "boundary", "factor == 0.95", -1.0),
+        ("boundary", "boundary", "factor == 1.05", -1.0),
+        ("cost_of_start", "starts", "run == 'full C' and start == 0.8", 0.8),
     ],
 )
 def test_the_claims_fail_on_other_numbers(tables, claim, table, rows, factor):
@@ -79,6 +82,12 @@ def test_the_claims_fail_on_other_numbers(tables, claim, table, rows, factor):
     changed.loc[at, "value"] = factor * changed.loc[at, "value"]
     verdicts = {c.id: c.verdict for c in SMALL.claims({**tables, table: changed})}
     assert verdicts[f"block_flow.{claim}"] == "fails"
+
+
+def test_what_a_start_costs_takes_two_starts(tables):
+    one = tables["starts"].query("start == 0.6")
+    verdicts = {claim.id: claim.verdict for claim in SMALL.claims({**tables, "starts": one})}
+    assert verdicts["block_flow.cost_of_start"] == "not tested"
 
 
 def test_the_claims_see_a_block_that_rests_where_the_print_says(tables):

@@ -71,10 +71,38 @@ def test_the_claims_of_the_block_follow_its_entropy(tables):
             assert claims[f"fig5.{name}"] == verdict
 
 
-def test_the_blocks_law_is_judged_by_its_own_mu(tables):
-    assert {c.id: c for c in TINY.claims(tables)}["fig5.block_law"].null is not None
-    changed = tables["uniform"].assign(value=np.geomspace(0.5, 20.0, 7))
-    assert {c.id: c for c in TINY.claims({**tables, "uniform": changed})}["fig5.block_law"].verdict == "fails"
+def law_of_block(tables, **columns):
+    """The claim, of a trained block that bounces by 0, 0.02, 0.2 and 0.4 nats, and these rebounds by laws."""
+    kappas, trained = np.array([1.0, 2.0, 8.0, 32.0]), np.array([0.0, 0.02, 0.2, 0.4])
+    told = {"trained": trained, "drift": trained, "rest": 2 * trained, **columns}
+    made = pd.concat(
+        pd.DataFrame({"kappa": kappas, "run": run, "metric": "rebound", "value": value})
+        for run, value in told.items()
+    )
+    return {c.id: c for c in TINY.claims({**tables, "rate_ratios": made})}["fig5.block_law"]
+
+
+def test_the_blocks_law_is_judged_where_there_is_something_to_predict(tables):
+    exact = law_of_block(tables)
+    assert (exact.verdict, exact.measured, exact.null) == ("holds", 0.0, 1.0)
+    assert law_of_block(tables, drift=np.zeros(4)).verdict == "fails"  # a law that says 0
+    assert law_of_block(tables, trained=np.full(4, 0.05)).verdict == "not tested"
+
+
+@pytest.mark.parametrize(
+    ("drift", "verdict"),
+    [
+        ([0.0, 0.02, 0.2, 0.49], "holds"),  # off by 22 %
+        ([0.0, 0.02, 0.2, 0.51], "fails"),  # by 28 %
+        ([0.0, 0.02, 0.149, 0.4], "fails"),
+        ([0.003, 0.02, 0.2, 0.4], "holds"),  # 0.01 nats at 1.33 rather than 1.41
+        ([0.0, 0.04, 0.2, 0.4], "holds"),  # at 1.19: 16 % too early
+        ([0.0, 0.06, 0.2, 0.4], "fails"),  # at 1.12: 21 %
+        ([0.0, 0.01, 0.2, 0.4], "fails"),  # at 2: 41 % too late
+    ],
+)
+def test_the_blocks_law_has_to_give_rebound_and_threshold(tables, drift, verdict):
+    assert law_of_block(tables, drift=np.array(drift)).verdict == verdict
 
 
 def test_gradients_that_do_not_move_are_stationary(tables):

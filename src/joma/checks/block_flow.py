@@ -36,8 +36,8 @@ STATEMENTS = statements(
         "softmax(z) the block rests where v o a = mu.",
         "block_bounce.law": "JoMA Fig. 4, of the block | The rebound of attention entropy follows from mu "
         "in closed form, without integration.",
-        "block_bounce.always": "JoMA Sec. 4, 'the attention dips and bounces back' | Unless all |mu| are "
-        "alike the entropy ends rising.",
+        "block_bounce.always": "JoMA Sec. 4, 'the attention dips and bounces back' | With C = I (for "
+        "Gaussian data rho_- = -1) the entropy ends rising unless all |mu| are alike.",
         "block_bounce.figure_4": "JoMA Fig. 4 | With the figure's mu attention dips by more than two nats "
         "before it bounces back.",
     }
@@ -155,7 +155,7 @@ def _other_attentions() -> list[Claim]:
 
 
 def block_bounce() -> list[Claim]:
-    """The law of the bounce, and that every block bounces."""
+    """The law of the bounce, and that every block with C = I bounces."""
     rng = np.random.default_rng(11)
     drawn = []
     for _ in range(16):

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import softmax
 
 from joma.core.arguments import Array
-from joma.core.claim import Claim, judge
+from joma.core.claim import Claim, above, below, statements
 from joma.data.next_token import graded_tokens
 from joma.dynamics.token_flow import token_flow
 from joma.theory.scan_snap.decoder import gradient_form, steps_until_all_drawn
@@ -16,6 +16,14 @@ from joma.theory.scan_snap.decoder import gradient_form, steps_until_all_drawn
 CLASSES, OUTPUTS, SEEDS = 20, 400, 3
 ROUNDING = 1e-9
 """Of a coefficient that is zero: that of a class not yet drawn is, against 5e-5 once it has been."""
+
+STATEMENTS = statements(
+    {
+        "snap_coupons.signs": "Scan&Snap Thm 1 (t >> K^2 steps of batch size 1) | The coefficients turn "
+        "positive at the very step at which the last class is drawn, after some K ln K steps rather than "
+        "K^2.",
+    }
+)
 
 
 def least_coefficient(features: Array, decoder: Array) -> float:
@@ -51,16 +59,11 @@ def snap_coupons() -> list[Claim]:
     steps, before, after = (np.array(column) for column in zip(*runs, strict=True))
     law = steps_until_all_drawn(CLASSES, 0.95)
     return [
-        judge(
-            bool(after.min() > ROUNDING > before.max()),
-            id="snap_coupons.signs",
-            source="Scan&Snap Thm 1 (t >> K^2 steps of batch size 1)",
-            statement="The coefficients turn positive at the very step at which the last class is drawn, "
-            "after "
-            "some K ln K steps rather than K^2.",
-            expected="smallest coefficient above 0 after that step and not before it, in every run",
-            measured=float(after.min()),
-            null=float(before.max()),
+        STATEMENTS["snap_coupons.signs"].judge(
+            above(ROUNDING, after, of="smallest coefficient after that step", across="in every run")
+            & below(ROUNDING, before, of="smallest coefficient before it", across="in every run")
+            & below(CLASSES**2, steps, of="that step", than="K^2", across="in every run"),
+            null=before.max(),
             null_description="largest of the runs' smallest coefficients one step before",
             evidence=f"K = {CLASSES}, M = {OUTPUTS}, {len(runs)} runs, eta_Y = 0.02 to 0.99: steps "
             f"{steps.min()} to {steps.max()}; K (ln K + 3) = {law:.0f}, K^2 = {CLASSES**2}",

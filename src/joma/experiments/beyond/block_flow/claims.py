@@ -9,6 +9,7 @@ import pandas as pd
 
 from joma.core.claim import Claim, above, below, statements, within_error
 from joma.core.tables import rows
+from joma.dynamics.block_end import FACTORS, FROM
 from joma.experiments.beyond.block_flow import BlockFlow
 
 # Two laws of the rest are told apart where they differ by more than this.
@@ -23,19 +24,25 @@ STATEMENTS = statements(
         "the kinks of its gate.",
         "block_flow.bounces": "JoMA Sec. 4, 'the attention dips and bounces back' | The sampled block's "
         "attention entropy ends above its least value, in every run.",
-        "block_flow.depth": "JoMA Fig. 4, Eq. 6 | The corrected flow, v' = C (mu - v e^z) o e^z, gives the "
-        "depth of the block's bounce to a quarter; Eq. 6 misses more than half of it.",
+        "block_flow.depth": f"JoMA Fig. 4, Eq. 6 | From {FROM:g} mu the corrected flow, v' = C (mu - v e^z) "
+        "o e^z, gives the depth of the block's bounce to a quarter; Eq. 6 misses more than half of it.",
         "block_flow.order": "JoMA Thm 4 | Salient components are learned first.",
         "block_flow.rates": "JoMA Thm 4, Eq. 7 | The last component converges more slowly than the first by "
         "exp(kappa (mu_j^2 - mu_k^2)/2).",
         "block_flow.cost_of_c": "JoMA Sec. 4, 'we omit mu mu' / treat C as I' | Leaving out C's mu mu' part "
-        "costs the bounce: its depth is off by more than 5 % unless rho_- = -1, where Gaussian data have "
-        "none.",
+        f"costs the bounce: from {FROM:g} mu its depth is off by more than 5 % unless rho_- = -1, where "
+        "Gaussian data have none.",
+        "block_flow.cost_of_start": "JoMA Thm 4, Eq. 6 ('zero initialisation') | The linear drift C (mu - u) "
+        "costs the bounce the more, the smaller the share of mu from which a block of Gaussian data starts.",
         "block_flow.centre": "JoMA poster, 'mu is one of the cluster centres' | The critical point lies in "
         "the direction of one of the clusters' centres.",
         "block_flow.law": "JoMA Fig. 4, of the block | The bounce's depth follows from mu in closed form, "
         "without integration, wherever it exceeds 0.05 nats.",
-        "block_flow.always": "JoMA Sec. 4 | The block bounces at every saliency and spread.",
+        "block_flow.always": "JoMA Sec. 4 | With C = I (for Gaussian data rho_- = -1) the entropy ends "
+        "rising unless all |mu| are alike.",
+        "block_flow.boundary": "JoMA Sec. 4, 'the attention dips and bounces back', with Theorem 3's own C | "
+        "The entropy of a block of Gaussian data ends rising if |rho_-| exceeds a boundary that mu gives in "
+        "closed form, and falling below it.",
     }
 )
 
@@ -47,8 +54,10 @@ def claims(settings: BlockFlow, tables: Mapping[str, pd.DataFrame]) -> list[Clai
         *_courses(tables["courses"]),
         _rates(tables["rates"]),
         *_costs(tables["costs"]),
+        _starts(tables["starts"]),
         _centres(settings, tables["centres"]),
         *_law(tables["law"], tables["phases"]),
+        _boundary(tables["boundary"]),
     ]
 
 
@@ -167,6 +176,29 @@ def _costs(table: pd.DataFrame) -> list[Claim]:
     ]
 
 
+def _starts(table: pd.DataFrame) -> Claim:
+    """What the linear drift costs, from the starts near mu to those near zero."""
+    statement = STATEMENTS["block_flow.cost_of_start"]
+    rebound = table.pivot_table(index=["rho_minus", "start"], columns="run", values="value")
+    lost = 1 - rebound["full C"] / rebound["population"]
+    by_rho = {rho: one.droplevel(0)[::-1] for rho, one in lost.groupby("rho_minus")}
+    if min(map(len, by_rho.values())) < 2:
+        return statement.not_tested("fewer than two starts from which the block leaves in time")
+    growth = np.concatenate([np.diff(one) for one in by_rho.values()])
+    near, far = ([one.iloc[place] for one in by_rho.values()] for place in (0, -1))
+    words = "share of the rebound that the full C's falls short of the population's"
+    return statement.judge(
+        above(near, far, of=f"{words}, least start", than="largest start", across="at every rho_-")
+        & above(0.0, growth, of="its growth from one start to the next smaller", across="at every rho_-"),
+        null=max(near),
+        null_description="from the largest start, where the drift is nearly linear; largest over rho_-",
+        evidence="; ".join(
+            f"rho_- = {rho:g}: " + ", ".join(f"{cost:.3f} from {share:g}" for share, cost in one.items())
+            for rho, one in by_rho.items()
+        ),
+    )
+
+
 def _centres(settings: BlockFlow, table: pd.DataFrame) -> Claim:
     sines = _wide(table, ["run", "seed"])
     near = sines.groupby("run")["sine to the nearest centre"].median()
@@ -208,6 +240,27 @@ def _law(law: pd.DataFrame, phases: pd.DataFrame) -> list[Claim]:
     ]
 
 
+def _boundary(table: pd.DataFrame) -> Claim:
+    slopes, rebounds = (
+        rows(table, metric=metric).pivot_table(index="draw", columns="factor", values="value")
+        for metric in ("slope", "rebound")
+    )
+    inside, outside = FACTORS
+    bounds = table["rho_minus"]
+    return STATEMENTS["block_flow.boundary"].judge(
+        below(
+            0.0, slopes[inside], of=f"final slope of the entropy at {inside:g} of it", across="in every block"
+        )
+        & above(0.0, slopes[outside], of=f"the same at {outside:g} of it", across="in every block"),
+        null=float((slopes[inside] > 0).mean()),
+        null_description=f"share that end rising at {inside:g} of it, where 'every block bounces' has all",
+        evidence=f"nats per unit of time, {len(slopes)} random blocks, the population's (v, z) from {FROM:g} "
+        f"mu; boundaries at rho_- from {bounds.min():.3f} to {bounds.max():.3f}; rebound in nats at most "
+        f"{rebounds[inside].max():.2g} at {inside:g} and at least {rebounds[outside].min():.2g} at "
+        f"{outside:g}",
+    )
+
+
 def answer(settings: BlockFlow, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     """Where the block rests and how deep it bounces, beside what Eq. 6 says of both."""
     found = {claim.id.partition(".")[2]: claim for claim in claims(settings, tables)}
@@ -216,7 +269,7 @@ def answer(settings: BlockFlow, tables: Mapping[str, pd.DataFrame]) -> list[str]
         "The block of Eq. 1 does not rest at mu, as Eq. 6 says: the attended weight v e^z does, to "
         f"{rests.measured:.1g} of |mu| in every run, while v itself is off by {rests.printed_error:.2g} or "
         f"more wherever the two laws differ by {APART:g}.",
-        f"Its attention's entropy falls and rises again in every run; the corrected flow misses the depth by "
-        f"{depth.measured:.0%}, Eq. 6 by {depth.null:.0%}.",
+        f"Its attention's entropy falls and rises again in every run; from {FROM:g} mu the corrected flow "
+        f"misses the depth by {depth.measured:.0%}, Eq. 6 by {depth.null:.0%}.",
         f"A closed form in mu alone gives the depth to {law.measured:.1%} wherever it exceeds 0.05 nats.",
     ]

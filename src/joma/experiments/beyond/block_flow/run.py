@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from joma.core.progress import Progress
+from joma.dynamics.block_end import FROM
 from joma.dynamics.block_salience_flow import BlockAttention, JointTrajectory, integrate_joint
 from joma.experiments.beyond.block_flow import BlockFlow, boundary, sharp
 from joma.experiments.beyond.block_flow.cases import Array, Case, cases, make
@@ -19,9 +20,9 @@ from joma.theory.drift import Drift, Mixture, of_samples, towards
 from joma.theory.isotropic import RELU
 from joma.theory.isotropic_laws import Gaussian, MultivariateT, UniformBall
 
-# A flow starts where the gate reads this share of mu, not at v = 0, where the gate is shut and nothing ever
-# moves (joma.theory.escape_time); what the share changes is the table ``starts``.
-START = 0.6
+# A flow starts where the gate reads the share FROM of mu, not at v = 0, where the gate is shut and nothing
+# ever moves (joma.theory.escape_time); what the share changes is the table ``starts``.
+
 # Time constants of its slowest direction that a flow is given to come to rest.
 PATIENCE = 12.0
 
@@ -54,8 +55,8 @@ def run(settings: BlockFlow, progress: Progress) -> dict[str, pd.DataFrame]:
 
 
 def start(case: Case) -> Array:
-    """v(0) at which the gate reads START mu, on the invariant z = kappa v^2/2."""
-    u = START * case.mu
+    """v(0) at which the gate reads FROM mu, on the invariant z = kappa v^2/2."""
+    u = FROM * case.mu
     return np.asarray(u * np.exp(-0.5 * lambert(case.kappa * u * u)))
 
 
@@ -88,7 +89,7 @@ def one_sample(case: Case, samples: int, seed: int) -> tuple[dict[str, float], A
     flows: dict[str, JointTrajectory] = {
         attention: integrate_joint(
             drift,
-            v0 if attention == "exp" else START * case.mu,
+            v0 if attention == "exp" else FROM * case.mu,
             np.concatenate([[0.0], horizon(case, attention) * np.logspace(-3, 0, 60)]),
             attention=attention,
             kappa=case.kappa,
@@ -109,7 +110,7 @@ def one_sample(case: Case, samples: int, seed: int) -> tuple[dict[str, float], A
         "drift of z - kappa v^2/2": np.abs(block.logits - 0.5 * case.kappa * block.v[:, 0] ** 2).max(),
         "rebound": rebound(entropy(block.logits)),
         "rebound, frozen": rebound(entropy(frozen.logits)),
-        **sharp.rests(x, g, case, v0, START * case.mu, (horizon(case, "exp"), horizon(case, "frozen"))),
+        **sharp.rests(x, g, case, v0, FROM * case.mu, (horizon(case, "exp"), horizon(case, "frozen"))),
     }
     return {metric: float(value) for metric, value in numbers.items()}, uniform
 
@@ -122,8 +123,8 @@ def rebound(course: Array) -> float:
 def population(
     case: Case, times: Array, attention: BlockAttention, drift: Drift | None = None
 ) -> JointTrajectory:
-    """The population's flow, or that of a model of its drift, from START."""
-    v0 = START * case.mu if attention == "frozen" else start(case)
+    """The population's flow, or that of a model of its drift, from the share FROM of mu."""
+    v0 = FROM * case.mu if attention == "frozen" else start(case)
     return integrate_joint(
         drift or case.planted.mixture.drift(),
         v0,

@@ -9,29 +9,32 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata, spearmanr
 
-from joma.core.claim import Claim, above, at_least, at_most, below, equal, statements, within_error
+from joma.core.claim import Claim, at_least, at_most, below, equal, statements, within_error
 from joma.core.tables import rows
 from joma.experiments.joma_paper.fig5 import RUNS, Fig5
 from joma.experiments.joma_paper.fig5.permutations import distinct_permutations
-from joma.theory import salience
-from joma.theory.block_salience import entropy
-from joma.theory.bounce_law import bounce_law
+from joma.experiments.joma_paper.fig5.rate_ratios import threshold
 
 SIGNIFICANT = 0.05
 LEAST_REBOUND = 0.1
 STATIONARY = 0.25
-LAW = 0.1 * LEAST_REBOUND
-"""Nats within which a predicted rebound is right."""
+TO_PREDICT = 0.05
+"""Nats above which a rebound of the trained block has to be predicted."""
+LEVEL = 0.01
+"""Nats at which the block counts as bouncing, where the onset in eta_z/eta_w is sought."""
+REBOUND_ERROR, THRESHOLD_ERROR = 0.25, 0.2
+"""Relative errors within which the rebounds and that onset are right."""
 WINNER = 0.99
 
 STATEMENTS = statements(
     {
         "fig5.block_law": "JoMA Eq. 6, corrected, on Fig. 5's data | How far attention spreads again in the "
-        "trained block follows from the corrected law, with kappa = 1 and mu where uniform attention rests.",
+        "trained block, and from which eta_z/eta_w on, follows from the corrected law with the drift of the "
+        "tree's contexts under uniform attention.",
         "fig5.rest_follows_in_equation_6": "JoMA Sec. 5, Fig. 5(b), Eq. 6 | Under Eq. 6 attention spreads "
         "again: it gradually reaches out to the tokens that co-occur less.",
         "fig5.rest_follows_in_block": "JoMA Sec. 5, Fig. 5(b) | In the block itself, trained through ReLU "
-        "with the feedback of its loss, attention spreads again.",
+        "with the feedback of its loss at equal rates (eta_z = eta_w), attention spreads again.",
         "fig5.linear_control": "JoMA Thm 2 | With linear activation and constant g the sibling takes all "
         "attention and the rest never follow.",
         "fig5.nonlinearity_alone": "JoMA Sec. 4, Sec. 5 | It is the nonlinearity that lets the rest follow: "
@@ -69,7 +72,7 @@ def claims(settings: Fig5, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
             evidence=f"nats; with constant g {rebounds['relu-constant']:.3g}",
         ),
         _stationary(tables["gradients"], settings.level),
-        _block_law(tables["uniform"]["value"].to_numpy(), rebounds["relu-feedback"]),
+        _block_law(tables["rate_ratios"], tables["uniform"]["value"]),
         STATEMENTS["fig5.linear_control"].judge(
             at_least(WINNER, shares["linear-constant"], of="the sibling's share of the attention at the end")
             & below(LEAST_REBOUND, rebounds["linear-constant"], of="rebound", unit="nats"),
@@ -111,21 +114,42 @@ def _stationary(gradients: pd.DataFrame, level: float) -> Claim:
     )
 
 
-def _block_law(mu: np.ndarray, measured: float) -> Claim:
-    """The block's rebound beside those of the corrected law and of Eq. 6, both with the block's own mu."""
-    law = bounce_law(mu).rebound
-    end = float(20 / np.exp(0.5 * np.min(np.square(mu))))
-    printed = entropy(0.5 * np.square(salience.solve(mu, np.linspace(0, end, 2000)).v))
-    of_print = float(printed[-1] - printed.min())
-    return STATEMENTS["fig5.block_law"].judge(
-        within_error(
-            LAW, abs(law - measured), of="distance of the predicted from the measured rebound", unit="nats"
+def _block_law(table: pd.DataFrame, mu: pd.Series) -> Claim:
+    """The block's rebound at other rates, beside that of the law with the contexts' own drift."""
+    statement = STATEMENTS["fig5.block_law"]
+    rebounds = table.pivot_table(index="kappa", columns="run", values="value")
+    deep = rebounds[rebounds["trained"] > TO_PREDICT]
+    if deep.empty:
+        return statement.not_tested(
+            f"the trained block spreads again by at most {rebounds['trained'].max():.2g} nats at every "
+            "eta_z/eta_w of the run: there is nothing to predict"
         )
-        & above(LAW, abs(of_print - measured), of="that of Eq. 6's", unit="nats"),
-        null=abs(of_print - measured),
-        null_description="Eq. 6 with the same mu",
-        evidence=f"rebound in nats: block {measured:.3g}, corrected law {law:.3g}, Eq. 6 {of_print:.3g}; "
-        f"|mu| from {np.abs(mu).min():.3g} to {np.abs(mu).max():.3g}",
+    errors = {law: (deep[law] / deep["trained"] - 1).abs() for law in ("drift", "rest")}
+    kappas = rebounds.index.to_numpy()
+    reached = {
+        run: threshold(kappas, rebounds[run].to_numpy(), LEVEL) for run in ("trained", "drift", "rest")
+    }
+    listed = {
+        run: ", ".join(f"{value:.3f}" for value in rebounds[run]) for run in ("trained", "drift", "rest")
+    }
+    return statement.judge(
+        within_error(
+            REBOUND_ERROR,
+            errors["drift"],
+            of="relative error of the rebound",
+            across=f"at every eta_z/eta_w where the block's exceeds {TO_PREDICT:g} nats",
+        )
+        & within_error(
+            THRESHOLD_ERROR,
+            abs(reached["drift"] / reached["trained"] - 1),
+            of=f"relative error of the eta_z/eta_w at which it reaches {LEVEL:g} nats",
+        ),
+        null=errors["rest"].max(),
+        null_description="relative error of the rebound by C = I about where uniform attention ends",
+        evidence=f"eta_z/eta_w = {', '.join(f'{kappa:g}' for kappa in kappas)}: rebound in nats of the block "
+        f"{listed['trained']}, law {listed['drift']}, C = I {listed['rest']}; {LEVEL:g} nats at "
+        f"{reached['trained']:.3g}, {reached['drift']:.3g}, {reached['rest']:.3g}; uniform attention ends at "
+        f"|mu| from {mu.abs().min():.3g} to {mu.abs().max():.3g}",
     )
 
 

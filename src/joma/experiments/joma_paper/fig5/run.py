@@ -117,7 +117,7 @@ def _rate_ratios(settings: Fig5) -> pd.DataFrame:
 
 
 def _uniform(settings: Fig5) -> pd.DataFrame:
-    """mu: where the weights of the ReLU block with feedback rest if attention stays uniform."""
+    """mu: where the weights of the ReLU block with feedback end if attention stays uniform."""
     _, v, _ = _feedback(settings, activation("relu"), np.array([0.0, settings.time]), attention_rate=0.0)
     heights = contexts(settings)[3]
     token = np.arange(len(heights))
