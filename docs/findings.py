@@ -10,10 +10,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import stored
 
 from joma.experiments.beyond.forecast.claims import OTHER
 from joma.experiments.beyond.joint_dynamics.tables import of_layers
+from joma.experiments.joma_paper.fig5.claims import LEVEL
+from joma.experiments.joma_paper.fig5.rate_ratios import threshold
 from joma.experiments.shared.curves import MEASURED
 
 HERE = Path(__file__).parent
@@ -66,6 +69,7 @@ def numbers() -> dict[str, Value]:
         **_neurons(),
         **_depth(),
         **_coverage(),
+        **_rates(),
     }
 
 
@@ -113,6 +117,17 @@ def _coverage() -> dict[str, Value]:
     found = table[table["metric"] == "all found"].groupby(["run", "neurons"])["value"].mean()
     names = {"trained": "trained", "untrained": "untrained", "law": "law", "equal": "law, equal basins"}
     return {f"coverage.{name}_{k}": found[run, k] for name, run in names.items() for k in (5, 12, 24)}
+
+
+def _rates() -> dict[str, Value]:
+    table = stored.tables("fig5")["rate_ratios"]
+    rebounds = table.pivot_table(index="kappa", columns="run", values="value")
+    kappas, trained, drift = (np.asarray(a) for a in (rebounds.index, rebounds["trained"], rebounds["drift"]))
+    return {
+        "rates.trained": threshold(kappas, trained, LEVEL),
+        "rates.drift": threshold(kappas, drift, LEVEL),
+        **{f"rates.rebound_{kappa}": rebounds["trained"][kappa] for kappa in (30, 100)},
+    }
 
 
 def page() -> str:

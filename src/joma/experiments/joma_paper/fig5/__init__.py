@@ -37,8 +37,9 @@ class Fig5(Experiment):
     Tables: ``curves`` (run, time, token, height, weight v and logit z), ``entropy`` (run, time),
     ``order`` (run, token: time at which v passes a common level), ``uniform`` (mu: where the weights of the
     ReLU block with feedback are, still in motion, at the end of their course under uniform attention),
-    ``gradients`` (how far g is from what it was), ``rate_ratios`` (rebound of the ReLU block with feedback at other
-    kappa = eta_z/eta_w, trained and by three laws: ``joma.experiments.joma_paper.fig5.rate_ratios``).
+    ``gradients`` (how far g is from what it was), ``rate_ratios`` (rebound of the ReLU block with feedback
+    at other kappa = eta_z/eta_w, trained and by three laws:
+    ``joma.experiments.joma_paper.fig5.rate_ratios``).
     """
 
     title = "Tokens under the query's lowest ancestor are associated first; do the others follow?"
