@@ -186,9 +186,9 @@ def _starts(table: pd.DataFrame) -> Claim:
         return statement.not_tested("fewer than two starts from which the block leaves in time")
     growth = np.concatenate([np.diff(one) for one in by_rho.values()])
     near, far = ([one.iloc[place] for one in by_rho.values()] for place in (0, -1))
-    words = "share of the rebound that the full C's falls short of the population's"
+    words = "cost, the share of the population's rebound that the full C lacks, from the"
     return statement.judge(
-        above(near, far, of=f"{words}, least start", than="largest start", across="at every rho_-")
+        above(near, far, of=f"{words} least start", than="that from the largest", across="at every rho_-")
         & above(0.0, growth, of="its growth from one start to the next smaller", across="at every rho_-"),
         null=max(near),
         null_description="from the largest start, where the drift is nearly linear; largest over rho_-",
@@ -249,7 +249,10 @@ def _boundary(table: pd.DataFrame) -> Claim:
     bounds = table["rho_minus"]
     return STATEMENTS["block_flow.boundary"].judge(
         below(
-            0.0, slopes[inside], of=f"final slope of the entropy at {inside:g} of it", across="in every block"
+            0.0,
+            slopes[inside],
+            of=f"final slope of the entropy at {inside:g} of the boundary's rho_-",
+            across="in every block",
         )
         & above(0.0, slopes[outside], of=f"the same at {outside:g} of it", across="in every block"),
         null=float((slopes[inside] > 0).mean()),
