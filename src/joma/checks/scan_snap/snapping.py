@@ -50,7 +50,7 @@ def snap_theorem4() -> list[Claim]:
     growth = float(np.polyfit(np.log(early[1:]), np.log(start.gain[1:, 0]), 1)[0])
 
     late = np.concatenate([[0.0], np.geomspace(100.0, 1e5, 40)])
-    exponents = [_fading(_pair(common), late) for common in (0.2, 0.5, 0.9)]
+    exponents = [_fading_share(_pair(common), late) for common in (0.2, 0.5, 0.9)]
     slow = token_flow(pair, eta_y=1.0, eta_z=1e-3, times=late)
     f = slow.features
     overlap = (f[:, 0] * f[:, 1]).sum(axis=1)
@@ -139,7 +139,7 @@ def _pair(common: float) -> NextTokenData:
     return NextTokenData(rows, np.arange(2), outputs=50)
 
 
-def _fading(data: NextTokenData, times: Floats) -> float:
+def _fading_share(data: NextTokenData, times: Floats) -> float:
     """The exponent d ln(xi/gamma)/dB of the first class, fitted along a coupled flow, eta_Y = 10 eta_Z."""
     flow = token_flow(data, eta_y=1.0, eta_z=0.1, times=times)
     xi = np.array([v.logits[0, 1] / (0.1 * v.features[0, 1] ** 2) for v in flow.states()[1:]])
