@@ -118,8 +118,8 @@ NOTICED_TOO_LATE: tuple[tuple[str, ...], ...] = (
     ),
     (
         "measures/attention/flash.py",
-        "    error = scores.rounding * (lse",
-        "    error = 0.5 * scores.rounding * (lse",
+        "    error = scores.rounding * (size",
+        "    error = 0.5 * scores.rounding * (size",
     ),
     ("theory/salience.py", "within_floats(where, c *", "within_floats(where, 2 * c *"),
     ("theory/salience.py", "within_floats(where, c *", "within_floats(where, 0.5 * c *"),
