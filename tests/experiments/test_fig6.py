@@ -127,7 +127,7 @@ def test_five_seeds_are_judged_together_by_their_spread() -> None:
 
 
 def valley(steps: Any) -> Any:
-    return 2.6 - 0.9 * np.clip(steps / 1000, 0, 1) + 0.4 * np.clip((steps - 1000) / 3000, 0, 1)
+    return 2.6 - 0.9 * np.clip(steps / 1000, 0, 1) + 0.8 * np.clip((steps - 1000) / 3000, 0, 1)
 
 
 def falling(steps: Any) -> Any:

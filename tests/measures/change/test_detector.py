@@ -57,4 +57,4 @@ def test_nothing_is_judged_before_fifty_residuals() -> None:
         watch(values[:-1]).drift
     )
     assert watch(values).variance == pytest.approx(by_hand(values)[3], rel=1e-12)
-    assert detector._FEWEST == 50
+    assert detector.FEWEST == 50
