@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from joma.checkpoints.families.names import locate
@@ -54,8 +55,8 @@ def counts_of(content: Any) -> dict[str, int]:
     """The whole numbers that a training state tells of itself: ``iter_num``, ``global_step``, ..."""
     told: dict[str, int] = {}
     for name, value in (_items(content) or {}).items():
-        if isinstance(value, Tensor) and value.ndim == 0 and not value.is_complex():
-            value = value.item()
+        if isinstance(value, Tensor) and value.ndim == 0 and not (value.is_complex() or value.is_meta):
+            value = value.item() if value.layout == torch.strided else None
         if isinstance(name, str) and isinstance(value, int) and not isinstance(value, bool):
             told[name] = value
     return told

@@ -24,6 +24,7 @@ _DATA_TYPES = {
     *("set", "frozenset", "list", "tuple", "dict", "bytes", "bytearray", "complex", "int", "float", "str"),
     *("bool", "slice", "range", "object", "type"),
 }
+_LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 _TORCH_VALUES = (torch.dtype, torch.qscheme, torch.layout, torch.memory_format)
 
 
@@ -58,14 +59,18 @@ class _Table(dict[Any, Any]):
         super().__init__(items if isinstance(items, list | tuple | dict) else ())
 
 
-def _tensor(storage: Any, offset: int, size: Any, stride: Any, *rest: object) -> Tensor:
-    """``torch._utils._rebuild_tensor`` of a storage that is long enough."""
+def _view(empty: Tensor, storage: Any, offset: int, size: Any, stride: Any) -> Tensor:
+    """``empty`` set to a part of a storage that is long enough."""
     last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
-    count = storage._untyped_storage.nbytes() // storage.dtype.itemsize
+    count = storage._untyped_storage.nbytes() // empty.dtype.itemsize
     if min((offset, *size, *stride), default=0) < 0 or (0 not in size and last >= count):
         raise pickle.UnpicklingError(f"a tensor of shape {tuple(size)} reaches beyond its {count} entries")
-    empty = torch.empty((0,), dtype=storage.dtype)
     return empty.set_(storage._untyped_storage, offset, tuple(size), tuple(stride))
+
+
+def _tensor(storage: Any, offset: int, size: Any, stride: Any, *rest: object) -> Tensor:
+    """``torch._utils._rebuild_tensor``."""
+    return _view(torch.empty((0,), dtype=storage.dtype), storage, offset, size, stride)
 
 
 def _tensor_of_type(storage: Any, offset: int, size: Any, stride: Any, *rest: Any) -> Tensor:
@@ -73,12 +78,35 @@ def _tensor_of_type(storage: Any, offset: int, size: Any, stride: Any, *rest: An
     dtype = rest[2]
     if not isinstance(dtype, torch.dtype):
         raise pickle.UnpicklingError("a tensor without a type")
-    last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
-    count = storage._untyped_storage.nbytes() // dtype.itemsize
-    if min((offset, *size, *stride), default=0) < 0 or (0 not in size and last >= count):
-        raise pickle.UnpicklingError(f"a tensor of shape {tuple(size)} reaches beyond its {count} entries")
-    empty = torch.empty((0,), dtype=dtype)
-    return empty.set_(storage._untyped_storage, offset, tuple(size), tuple(stride))
+    return _view(torch.empty((0,), dtype=dtype), storage, offset, size, stride)
+
+
+def _quantised(storage: Any, offset: int, size: Any, stride: Any, *rest: object) -> Tensor:
+    """``torch._utils._rebuild_qtensor`` without its scales: nothing reads its numbers."""
+    empty = torch._empty_affine_quantized((0,), scale=1.0, zero_point=0, dtype=storage.dtype)
+    return _view(empty, storage, offset, size, stride)
+
+
+def _meta(dtype: Any, size: Any, stride: Any, *rest: object) -> Tensor:
+    """``torch._utils._rebuild_meta_tensor_no_storage``."""
+    return torch.empty_strided(tuple(size), tuple(stride), dtype=dtype, device="meta")
+
+
+def _layout(name: str) -> object:
+    """``torch.serialization._get_layout``."""
+    return getattr(torch, name.removeprefix("torch.")) if name in map(str, _LAYOUTS) else Inert()
+
+
+def _sparse(layout: Any, data: Any) -> Tensor:
+    """``torch._utils._rebuild_sparse_tensor``; its indices are not followed."""
+    if layout is torch.sparse_coo:
+        return torch.sparse_coo_tensor(*data[:3], check_invariants=False)
+    return torch.sparse_compressed_tensor(*data[:4], layout=layout, check_invariants=False)
+
+
+def _nested(buffer: Tensor, *rest: object) -> Tensor:
+    """``torch._utils._rebuild_nested_tensor`` without its parts: nothing reads its numbers."""
+    return torch.nested.nested_tensor([], dtype=buffer.dtype)
 
 
 def _first(data: Any, *rest: object) -> Any:
@@ -96,6 +124,11 @@ _BUILT: dict[tuple[str, str], Any] = {
     ("torch._utils", "_rebuild_tensor"): _tensor,
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
     ("torch._utils", "_rebuild_tensor_v3"): _tensor_of_type,
+    ("torch._utils", "_rebuild_qtensor"): _quantised,
+    ("torch._utils", "_rebuild_meta_tensor_no_storage"): _meta,
+    ("torch._utils", "_rebuild_sparse_tensor"): _sparse,
+    ("torch._utils", "_rebuild_nested_tensor"): _nested,
+    ("torch.serialization", "_get_layout"): _layout,
     ("torch._utils", "_rebuild_parameter"): _first,
     ("torch._utils", "_rebuild_parameter_with_state"): _first,
     ("torch._tensor", "_rebuild_from_type_v2"): _of_type,
