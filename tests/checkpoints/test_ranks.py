@@ -151,7 +151,12 @@ def test_nothing_is_skipped_in_silence(tmp_path: Path) -> None:
     for statistics in (["stable_rank"], ["effective_rank"]):
         with pytest.warns(UserWarning, match=message):
             table = probe_weights(tmp_path, statistics=statistics)
-        assert set(table[table["metric"] != "omitted"]["layer"]) == {0}
+        measured = table[table["metric"] != "omitted"]
+        assert set(zip(measured["layer"], measured["matrix"], strict=True)) == {
+            (0, "lower"),
+            (0, "gate"),
+            (1, "gate"),
+        }
         with pytest.raises(InputError, match=message):
             probe_weights(tmp_path, statistics=statistics, layers=[1], roles=["lower"])
     tensors["model.layers.1.mlp.up_proj.weight"].zero_()

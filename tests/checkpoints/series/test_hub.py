@@ -272,10 +272,11 @@ def test_a_token_opens_what_is_private(hub: Hub, tmp_path: Path, monkeypatch: py
 
 def test_shapes_are_known_by_the_headers_alone(hub: Hub) -> None:
     revision(hub, "step10", 0)
-    revision(hub, "step20", 1)
-    other = revision(hub, "step30", 2)
-    other["model.embed_tokens.weight"] = torch.zeros(10, WIDTH)
-    save_file(other, hub.model("lab/tiny") / "step30" / "model.safetensors")
+    padded, other = revision(hub, "step20", 1), revision(hub, "step30", 2)
+    padded["model.embed_tokens.weight"] = torch.zeros(10, WIDTH)  # it is never read along a series
+    other["model.layers.3.mlp.up_proj.weight"] = torch.zeros(2 * WIDTH, WIDTH)
+    for name, tensors in (("step20", padded), ("step30", other)):
+        save_file(tensors, hub.model("lab/tiny") / name / "model.safetensors")
     series = find_series(["lab/tiny"])
     shapes = [series.shapes(member) for member in series.members]
     assert shapes[0] == shapes[1] != shapes[2]
