@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import pickle
 import sys
+import warnings
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.serialization import SourceChangeWarning
 
 _DATA_MODULES = {
     *("collections", "argparse", "pathlib", "datetime", "decimal", "fractions", "uuid", "enum", "types"),
@@ -34,6 +36,9 @@ class HostileError(pickle.UnpicklingError):
 
 class Inert:
     """What stands for an object that is not built: it keeps its items and its state."""
+
+    dump_patches: ClassVar[bool] = False
+    """PyTorch asks it of the class of a module whose source has changed, and would write a file if true."""
 
     def __init__(self, *args: object, **named: object) -> None:
         self.items: dict[Any, Any] = {}
@@ -210,6 +215,8 @@ def content_of(path: Path, *, mapped: bool) -> Any:
         HostileError: a pickle that asks for an act.
         Exception: whatever the program of a malformed pickle comes to.
     """
-    return torch.load(
-        path, map_location="cpu", weights_only=False, mmap=mapped, pickle_module=sys.modules[__name__]
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SourceChangeWarning)  # a module's class is never its own here
+        return torch.load(
+            path, map_location="cpu", weights_only=False, mmap=mapped, pickle_module=sys.modules[__name__]
+        )
