@@ -139,8 +139,8 @@ def test_no_row_is_charged_for_what_it_does_not_see() -> None:
     ).scores
     far = scores.key.clone()
     far[:, :, :100] = math.nan
-    own = module.compiled_moments(replace(scores, key=far), module.wanted(()))
-    same = module.compiled_moments(scores, module.wanted(()))
+    own = module.compiled_moments(replace(scores, key=far), module.wanted_moments(()))
+    same = module.compiled_moments(scores, module.wanted_moments(()))
     assert own is not None
     assert same is not None
     assert torch.equal(own.entropy[:, :, 120:], same.entropy[:, :, 120:])

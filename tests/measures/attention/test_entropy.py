@@ -304,11 +304,11 @@ def test_the_estimate_is_never_below_the_error(seed: int, spread: float, offset:
     truth = dense(query, key)["entropy"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "FEWEST", 0)
-        own = module.compiled_moments(scores, module.wanted(()))
+        own = module.compiled_moments(scores, module.wanted_moments(()))
     for moments in (
         own,
-        module.flash_moments(scores, module.wanted(())),
-        module.blocked_moments(scores, module.wanted(()), 1 << 16),
+        module.flash_moments(scores, module.wanted_moments(())),
+        module.blocked_moments(scores, module.wanted_moments(()), 1 << 16),
     ):
         assert moments is not None
         wrong = (moments.entropy.double() - truth).abs()
