@@ -88,7 +88,8 @@ def test_a_run_that_stopped_before_anything_was_seen_is_resumed() -> None:
     resumed.restore(json.loads(json.dumps(fresh.as_state())))
     values = entropies(30)
     assert told(values, resumed) == told(values, fresh)
-    assert resumed.as_state() == fresh.as_state()
+    # NaN stands for a drift not yet measured, and is unequal to itself: their text is compared.
+    assert json.dumps(resumed.as_state()) == json.dumps(fresh.as_state())
 
 
 def test_a_run_that_drifts_gets_no_probability() -> None:
