@@ -269,7 +269,7 @@ def test_parts_are_merged_and_a_long_record_opens_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folders, "MERGED", 50)
-    folder = Folder.opened(tmp_path, {"model": "Net", "statistics": ["entropy"], "every": 50})
+    folder = Folder.open(tmp_path, {"model": "Net", "statistics": ["entropy"], "every": 50})
     size, rng = 5000, np.random.default_rng(0)
     most = 0
     for part in range(200):  # a million steps, a look each fifty
@@ -283,7 +283,7 @@ def test_parts_are_merged_and_a_long_record_opens_at_once(
     folder.add(rows(np.array([7]), "loss", np.array([2.0])))  # told later, it counts
     folder.release()
     began = time.process_time()
-    again = Folder.opened(tmp_path, {"model": "Net", "statistics": ["entropy"], "every": 50})
+    again = Folder.open(tmp_path, {"model": "Net", "statistics": ["entropy"], "every": 50})
     opened = time.process_time() - began
     table = again.table()
     read = time.process_time() - began - opened

@@ -226,14 +226,14 @@ def test_a_state_older_than_the_rows_is_judged_again(tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_cut_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Folder, step: int) -> None:
+    def full(self: Folder, which: object) -> None:
         raise OSError("no space left")
 
     monitor = Monitor(Net(), every=1, folder=tmp_path, ranks_every=None)
     monitor.begin(0)
     for step in range(20):
         monitor.step(step, loss=1.0)
-    monkeypatch.setattr(Folder, "cut", full)
+    monkeypatch.setattr(Folder, "filter", full)
     monitor.begin(10)
     assert len(monitor._judge.loss.cusum.reference) == 10
     monitor.close()

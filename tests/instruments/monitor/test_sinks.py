@@ -43,7 +43,7 @@ def test_numbers_and_alerts_reach_a_tracker(name: str, monkeypatch: pytest.Monke
     watched(name)
     assert [step for step, _ in logged] == [0, 2]
     assert NAME in logged[0][1]
-    assert alerts[0][0].startswith("joma: state: layer 0")
+    assert alerts[0][0].startswith("joma: state: all 2 heads")
     assert "To do:" in alerts[0][1]
     sink = sink_of(name)
     assert sink is not None

@@ -410,5 +410,5 @@ class Monitor:
         self._looked = min(self._looked, step - 1)
         self._write_messages()
         self._guard.attempt(
-            "the alarm's past", lambda: self._judge.replay(self.table().query("step < @step"))
+            "the alarm's past", lambda: self._judge.replay(self.table().loc[lambda rows: rows["step"] < step])
         )
