@@ -44,15 +44,15 @@ class Counts(Section):
         self.failing = failing
 
     @contextmanager
-    def following(self, part: Part) -> Iterator[None]:
+    def around_pass(self, part: Part) -> Iterator[None]:
         self.parts.append(part)
         yield
 
-    def passed(self, part: Part, output: Output) -> None:
+    def after_pass(self, part: Part, output: Output) -> None:
         if part.number == self.failing:
             raise InputError("no more")
 
-    def found(self) -> dict[str, pandas.DataFrame]:
+    def make_tables(self) -> dict[str, pandas.DataFrame]:
         return {}
 
 

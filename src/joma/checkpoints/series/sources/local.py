@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from joma.core.errors import InputError, JomaError, abbreviate, contain
 from joma.core.files import is_there, parse_json, read_bytes
 
 _SAMPLES, _SAMPLE = 64, 4096
+_UNREADABLE = re.compile(r"\d{15,}")
 TRAINER_STATE = "trainer_state.json"
 _STEPS = (
     "global_step",
@@ -74,6 +76,9 @@ class LocalSeries(Series):
                     series.notes.append(
                         Note("no member", child.name, f"{child.name} is no member of a series")
                     )
+                elif _UNREADABLE.search(child.name) and _may_hold_weights(child):
+                    text = f"{child.name} tells no step: its number is too large to be read"
+                    series.notes.append(Note("no member", child.name, text, lost=True))
             elif _may_hold_weights(child):  # no optimizer's state, no sidecar
                 series._add(child.name, child, place)
             elif child.suffix not in SUFFIXES:
