@@ -133,7 +133,7 @@ def test_figures_are_small_and_links_are_not_followed(tmp_path: Path) -> None:
         embed(tmp_path / "sparse.png")
     bomb = Image.new("1", (20_000, 20_000))
     bomb.save(tmp_path / "bomb.png")
-    with pytest.raises(RunDirectoryError, match="20000 times 20000 pixels|exceeds limit"):
+    with pytest.raises(RunDirectoryError, match=r"20000 times 20000 pixels|exceeds limit"):
         embed(tmp_path / "bomb.png")
     (tmp_path / "figure.png").symlink_to(tmp_path / "lines.png")
     assert embed(tmp_path / "figure.png") is None
