@@ -136,8 +136,8 @@ def test_a_second_process_is_told_who_holds_the_directory(tmp_path: Path) -> Non
         [
             sys.executable,
             "-c",
-            "import sys\nfrom pathlib import Path\nfrom joma.runs.directory import _held\n"
-            "with _held(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()",
+            "import sys\nfrom pathlib import Path\nfrom joma.runs.directory import _hold\n"
+            "with _hold(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()",
             str(tmp_path),
         ],
         stdin=subprocess.PIPE,

@@ -239,7 +239,7 @@ RESULTS = (
     Result(
         "Scan&Snap Lemma 2",
         "sentences of many tokens",
-        ("theory.scan_snap.equations.attended",),
+        ("theory.scan_snap.equations.attended_mass",),
         ("snap_lemma2",),
     ),
     Result(
