@@ -86,7 +86,7 @@ def _tensor_of_type(storage: Any, offset: int, size: Any, stride: Any, *rest: An
     return _view(torch.empty((0,), dtype=dtype), storage, offset, size, stride)
 
 
-def _quantised(storage: Any, offset: int, size: Any, stride: Any, *rest: object) -> Tensor:
+def _build_quantised(storage: Any, offset: int, size: Any, stride: Any, *rest: object) -> Tensor:
     """``torch._utils._rebuild_qtensor`` without its scales: nothing reads its numbers."""
     empty = torch._empty_affine_quantized((0,), scale=1.0, zero_point=0, dtype=storage.dtype)
     return _view(empty, storage, offset, size, stride)
@@ -109,7 +109,7 @@ def _sparse(layout: Any, data: Any) -> Tensor:
     return torch.sparse_compressed_tensor(*data[:4], layout=layout, check_invariants=False)
 
 
-def _nested(buffer: Tensor, *rest: object) -> Tensor:
+def _build_nested(buffer: Tensor, *rest: object) -> Tensor:
     """``torch._utils._rebuild_nested_tensor`` without its parts: nothing reads its numbers."""
     return torch.nested.nested_tensor([], dtype=buffer.dtype)
 
@@ -129,10 +129,10 @@ _BUILT: dict[tuple[str, str], Any] = {
     ("torch._utils", "_rebuild_tensor"): _tensor,
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
     ("torch._utils", "_rebuild_tensor_v3"): _tensor_of_type,
-    ("torch._utils", "_rebuild_qtensor"): _quantised,
+    ("torch._utils", "_rebuild_qtensor"): _build_quantised,
     ("torch._utils", "_rebuild_meta_tensor_no_storage"): _meta,
     ("torch._utils", "_rebuild_sparse_tensor"): _sparse,
-    ("torch._utils", "_rebuild_nested_tensor"): _nested,
+    ("torch._utils", "_rebuild_nested_tensor"): _build_nested,
     ("torch.serialization", "_get_layout"): _layout,
     ("torch._utils", "_rebuild_parameter"): _first,
     ("torch._utils", "_rebuild_parameter_with_state"): _first,
