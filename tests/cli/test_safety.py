@@ -15,6 +15,7 @@ import yaml
 import joma.cli.main as cli
 import toy
 from joma.core.errors import RunDirectoryError
+from joma.runs import description
 from joma.runs.directory import read_run, run_experiment
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -73,7 +74,7 @@ def test_a_run_of_the_format_before_is_read_and_a_later_one_refused(run: Path) -
     (run / "settings.yaml").write_text(yaml.safe_dump(content))
     assert len(read_run(run).tables["counts"]) == 2
     assert len(run_experiment(toy.Toy(), run).claims) == 1
-    rewrite(run, format=3)
+    rewrite(run, format=description.FORMAT + 1)
     with pytest.raises(RunDirectoryError, match="written by a later joma"):
         read_run(run)
 

@@ -38,7 +38,8 @@ GAUSSIAN = Gaussian()
 # Gauss-Legendre points of a panel of ln s, and the widest one. The integrand falls by e over 1/(R |R - X|).
 _POINTS, _WEIGHTS = (0.5 * a for a in np.polynomial.legendre.leggauss(16))
 _POINTS = _POINTS + 0.5
-_WIDEST = 0.1
+# Beyond R - X = 40 a Gaussian tail is below 1e-300 and the integrand that is left is the leaky gate's.
+_WIDEST, _FARTHEST = 0.1, 40.0
 
 
 def speed(
@@ -94,7 +95,7 @@ def escape_time(
         return float("inf")
     edges, last = [float(np.log(begin))], float(np.log(stop))
     while edges[-1] < last:
-        far = -rho_minus / np.exp(edges[-1])
+        far = min(-rho_minus / np.exp(edges[-1]), distance + _FARTHEST)
         edges.append(min(edges[-1] + min(_WIDEST, 1.0 / (1.0 + far * abs(far - distance))), last))
     left, width = np.array(edges[:-1])[:, None], np.diff(edges)[:, None]
     s = np.exp(left + width * _POINTS)
