@@ -49,7 +49,7 @@ end
 complete -c joma -a '(__joma_complete)'
 """,
 }
-"""What asks for the words of a key, shell by shell: ``COMMAND``, ``run NAME``, or one of these and an option."""
+"""What asks for the words of a key, by shell. A key is ``COMMAND`` or ``run NAME``, and may end in an option."""
 
 
 def do(options: CompletionOptions) -> int:
@@ -58,7 +58,9 @@ def do(options: CompletionOptions) -> int:
         raise InputError(f"completion: name a shell: {', '.join(_LISTS)}, as in: joma completion bash.")
     cases = _words()
     if options.shell == "fish":
-        lines = [f"    case {shlex.quote(key)}\n      echo {shlex.quote(text)}" for key, text in cases.items()]
+        lines = [
+            f"    case {shlex.quote(key)}\n      echo {shlex.quote(text)}" for key, text in cases.items()
+        ]
         body = "function __joma_words\n  switch $argv[1]\n" + "\n".join(lines) + "\n  end\nend\n"
     else:
         lines = [f"    {shlex.quote(key)}) echo {shlex.quote(text)} ;;" for key, text in cases.items()]
