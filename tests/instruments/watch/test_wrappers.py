@@ -1,6 +1,6 @@
 """Models in the hands of TransformerLens and nnsight: the same numbers as of the model itself.
 
-Neither is among joma's own requirements: ``pip install transformer-lens nnsight`` in an environment of its own.
+Neither is among the requirements of joma: ``pip install transformer-lens nnsight`` installs both.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_what_holds_one_model_is_that_model() -> None:
 def test_what_holds_two_models_is_refused() -> None:
     envoy = Envoy(gpt2("sdpa"))
     envoy.other = gpt2("sdpa")
-    with pytest.raises(InputError, match="watch.model. got a Envoy; give a torch.nn.Module"):
+    with pytest.raises(InputError, match=r"got a Envoy; give a torch\.nn\.Module"):
         watch(envoy)
 
 
