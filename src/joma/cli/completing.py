@@ -49,7 +49,7 @@ end
 complete -c joma -a '(__joma_complete)'
 """,
 }
-"""What asks for the words of a key, by shell: of ``COMMAND`` or ``run NAME``, each with or without an option."""
+"""What asks for the words of a key, by shell: of ``COMMAND`` or ``run NAME``, with or without an option."""
 
 
 def do(options: CompletionOptions) -> int:
