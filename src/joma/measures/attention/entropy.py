@@ -14,6 +14,7 @@ from joma.measures.attention.arguments import Arguments, check_arguments
 from joma.measures.attention.blocked import blocked_moments
 from joma.measures.attention.compiled import compiled_moments
 from joma.measures.attention.flash import flash_moments
+from joma.measures.attention.gradient import carry_gradient
 from joma.measures.attention.scores import Scores
 from joma.measures.attention.statistics import finish, wanted_moments
 
@@ -87,7 +88,6 @@ class AttentionEntropy:
         return mean, torch.where(missing == 0, torch.zeros_like(error), error)
 
 
-@torch.no_grad()
 def attention_entropy(
     query: Tensor,
     key: Tensor,
@@ -105,6 +105,7 @@ def attention_entropy(
     seed: int = 0,
     first_position: int | None = None,
     block_size: int = BLOCK_SIZE,
+    differentiable: bool = False,
 ) -> AttentionEntropy:
     """Exact entropy of every row of softmax(softcap(scale Q K^T) + bias), in nats, without the matrix.
 
@@ -117,8 +118,8 @@ def attention_entropy(
 
     Queries, keys, mask, bias and sinks are torch tensors on one device, or NumPy arrays, which are read in
     place and measured on the CPU (NumPy has no bfloat16; other array types must be converted first).
-    What comes back are torch tensors, without gradient, on the queries' device; float32, or float64 for
-    float64 input.
+    What comes back are torch tensors on the queries' device; float32, or float64 for float64 input. They are
+    detached, unless ``differentiable`` is set.
 
     Args:
         query: (batch, heads, rows, width), or without batch, or without batch and heads; any strides;
@@ -147,6 +148,10 @@ def attention_entropy(
             strata and one row drawn from each; ``mean`` then has a standard error.
         seed: of that draw.
         block_size: logits that the blocked form holds at once.
+        differentiable: whether ``entropy`` carries the gradient to queries, keys, bias and sinks, so that it
+            can be a term of a loss: dH/ds_j = -p_j (log p_j + H), computed by blocks of rows in the backward
+            pass, in memory that grows with the text and not with its square. The gradient has no gradient of
+            its own; masks, and the other statistics, carry none.
 
     Raises:
         InputError: shapes that do not fit, an unknown statistic, scores that are NaN or infinite (says
@@ -158,12 +163,17 @@ def attention_entropy(
         >>> joma.attention_entropy(query, key, causal=True).entropy[0, 0]  # row i: ln(i + 1)
         tensor([0.0000, 0.6931, 1.0986, 1.3863])
     """
-    given = check_arguments(
-        query, key, scale, causal, mask, bias, softcap, window, sinks, tolerance, statistics, rows, seed,
-        first_position, block_size,
-    )  # fmt: skip
     try:
-        return _measure(given, TOLERANCE if tolerance is None else tolerance)
+        with torch.no_grad():
+            given = check_arguments(
+                query, key, scale, causal, mask, bias, softcap, window, sinks, tolerance, statistics, rows,
+                seed, first_position, block_size,
+            )  # fmt: skip
+            found = _measure(given, TOLERANCE if tolerance is None else tolerance)
+        if differentiable:
+            entropy = carry_gradient(found.entropy, given, query, key, bias, sinks)
+            found = replace(found, values={**found.values, "entropy": entropy})
+        return found
     except (RuntimeError, MemoryError) as problem:
         if isinstance(problem, RuntimeError) and not _out_of_memory(problem):
             raise
