@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -245,8 +246,9 @@ def test_a_printed_block_runs(name: str, body: str, place: Path, model_folder: P
         "text": (place / "FILE").read_text()[:3000],
         "model": model.model,
         "batch": {"input_ids": torch.arange(3, 35).reshape(2, 16)},
-        "query": torch.randn(1, 2, 8, 4),
-        "key": torch.randn(1, 2, 8, 4),
+        "query": torch.randn(1, 2, 8, 4, requires_grad=True),
+        "key": torch.randn(1, 2, 8, 4, requires_grad=True),
+        "tracker": MagicMock(spec=["add_figure", "add_text"]),
         "weight": torch.randn(12, 8),
         "batches": [{"input_ids": ids, "labels": ids}],
         "optimizer": torch.optim.SGD(model.model.parameters(), lr=0.1),
