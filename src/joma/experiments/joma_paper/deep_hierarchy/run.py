@@ -16,6 +16,8 @@ from joma.experiments.joma_paper.deep_hierarchy import (
     DECODER,
     FROZEN,
     RUNS,
+    SHUFFLED,
+    SHUFFLED_STOPS,
     SINGLE,
     STOPS,
     TREE,
@@ -56,13 +58,15 @@ def network(settings: DeepHierarchy, run: str, tokens: int) -> JomaStack:
 def _train(settings: DeepHierarchy, task: str, name: str, seed: int, progress: Progress) -> pd.DataFrame:
     if task == DECODER:
         return decoder.train(settings, name, seed, progress)
-    asked, height = questions(settings, task, name, seed), heights(settings, name)
+    learned_from = SHUFFLED if name in SHUFFLED_STOPS else name
+    asked, height = questions(settings, task, learned_from, seed), heights(settings, name)
     rate = settings.rate if task == "tokens" else settings.class_rate
     kappa = {FROZEN: 0.0, WEAK: 1.0}.get(name, settings.kappa)
     stop = settings.steps + 1
-    if name in STOPS:
-        entropy = _train(settings, task, TREE, seed, progress).query("table == 'entropy'")
-        stop = round(STOPS[name] * int(entropy["step"].iloc[int(entropy["value"].argmin())]))
+    if times := (STOPS | SHUFFLED_STOPS).get(name):
+        whole = SHUFFLED if name in SHUFFLED_STOPS else TREE
+        entropy = _train(settings, task, whole, seed, progress).query("table == 'entropy'")
+        stop = round(times * int(entropy["step"].iloc[int(entropy["value"].argmin())]))
     rows: Rows = []
     with reproducible(seed):
         stack = network(settings, name, len(height))
