@@ -249,17 +249,18 @@ class Statement:
         printed_error: float,
         error: float,
         tolerance: float,
+        also: Criterion | None = None,
         **beside: Unpack[NullAndEvidence],
     ) -> Claim:
         """The claim, a misprint: the printed statement must fail where the corrected one holds.
 
-        It is ``corrected`` if the corrected statement's ``error`` is within ``tolerance`` and the printed
-        statement's error is more than ten times that tolerance. If the corrected statement fails, so
-        does the claim. If the printed statement is not wrong by that much, the erratum is not proven,
-        and the claim ``fails`` too: a reader must not be told of a misprint that is none.
+        It is ``corrected`` if the corrected statement's ``error`` is within ``tolerance``, the printed
+        statement's is more than ten times that tolerance, and what is ``also`` asked holds. Else it ``fails``:
+        where the printed statement is not wrong by that much, a reader must not be told of a misprint.
         """
         criterion = within_error(tolerance, error, of="error as corrected")
         criterion &= above(10 * tolerance, printed_error, of="error as printed")
+        criterion = criterion if also is None else criterion & also
         judged = self._claim("corrected" if criterion.holds else "fails", criterion, error, **beside)
         return dataclasses.replace(judged, correction=right, printed_error=float(printed_error))
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, Statement, above, at_least, within_error
+from joma.core.claim import Claim, Statement, above, at_least, below, within_error
 from joma.core.tables import rows
 from joma.experiments.beyond.forecast import DATA, EXACT, OTHER, Forecast
 
+UNLIKE = 0.5
+"""A forecast is one of its own data if it errs by less than this part of another data set's."""
 HIGH = 0.9
 """What counts as a high correlation, as of ``fig2``, which tests the same formula."""
 
@@ -53,6 +55,21 @@ def claims(settings: Forecast, tables: Mapping[str, pd.DataFrame]) -> list[Claim
                 printed_error=float(printed.median()),
                 error=float(right.max()),
                 tolerance=0.1,
+                also=below(
+                    other,
+                    right,
+                    of="error as corrected",
+                    than="that of the forecast for another data set",
+                    across="in every seed",
+                )
+                & below(
+                    UNLIKE * other.min(),
+                    right.max(),
+                    of="error as corrected",
+                    than=f"{UNLIKE:g} times the least of a forecast for another data set",
+                ),
+                null=float(other.min()),
+                null_description="least error of the forecast for another data set of the same kind",
                 evidence=f"Relative error of the logits at the end, {data} classes: largest of the seeds "
                 f"(median {right.median():.3g}), printed: their median; corrected but around the initial "
                 f"mean: {middle.median():.3g}; forecast for another data set: {other.min():.3g} or more.",

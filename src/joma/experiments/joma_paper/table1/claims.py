@@ -27,7 +27,7 @@ STATEMENTS = statements(
         "table1.readings": "JoMA Table 1, the readings of its sentence | some reading of NCorr, the same in "
         "every cell, gives the numbers of s = 1",
         "table1.bottom_high": f"{SOURCE} | in the lowest layer, every latent has a hidden neuron of high "
-        "normalised correlation",
+        "normalised correlation, higher than before training",
         "table1.bottom_above_top": f"{SOURCE} | the correlation is highest in the lowest layer, more so than "
         "before training",
         "table1.above_shuffled": f"{SOURCE} | at s = 1 neurons correlate with the latents more than the "
@@ -80,7 +80,8 @@ class Ends:
 def _bottom_high(ends: Ends) -> Claim:
     trained, untrained = ends.cell_means(0, trained=True), ends.cell_means(0, trained=False)
     return STATEMENTS["table1.bottom_high"].judge(
-        at_least(HIGH, trained, of="NCorr at s = 0", across="in every cell"),
+        at_least(HIGH, trained, of="NCorr at s = 0", across="in every cell")
+        & above(untrained, trained, of="NCorr at s = 0", than=f"that of {UNTRAINED}", across="in every cell"),
         null=untrained.min(),
         null_description=f"{UNTRAINED}: a null as high says that this is not learning",
         evidence=f"smallest of {len(trained)} cell means; {QUOTED}",
