@@ -98,10 +98,19 @@ def test_latents_are_told_by_their_tokens() -> None:
     assert (latents[255] < 0).all()
 
 
-def test_pairs_of_no_law_are_refused() -> None:
-    impossible = Law(np.array([[0], [1]]), np.array([1.0, 0.0]))
+def test_the_pairs_of_independent_tokens_make_them_independent() -> None:
+    chances = np.array([0.2, 0.5, 0.7])
+    patterns = (np.arange(8)[:, None] >> np.arange(3)) & 1
+    independent = np.where(patterns == 1, chances, 1 - chances).prod(axis=1)
+    # The same pairs, and three tokens that have to do with each other.
+    twisted = independent + 0.02 * (1.0 - 2.0 * patterns).prod(axis=1)
+    found = law_of_pairs(Law(patterns, twisted))
+    assert found.probability == pytest.approx(independent, abs=1e-9)
+
+
+def test_pairs_that_no_law_has_are_refused() -> None:
     with pytest.raises((InputError, np.linalg.LinAlgError)):
-        law_of_pairs(impossible)
+        law_of_pairs(Law(np.array([[0], [1]]), np.array([1.5, -0.5])))
 
 
 def made_up(of_tree: float) -> dict[str, pd.DataFrame]:

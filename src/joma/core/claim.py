@@ -255,8 +255,8 @@ class Statement:
         """The claim, a misprint: the printed statement must fail where the corrected one holds.
 
         It is ``corrected`` if the corrected statement's ``error`` is within ``tolerance``, the printed
-        statement's is more than ten times that tolerance, and what is ``also`` asked holds. Else it ``fails``:
-        where the printed statement is not wrong by that much, a reader must not be told of a misprint.
+        statement's is more than ten times that tolerance, and what is ``also`` asked holds. Else it fails,
+        where the printed statement is not wrong by that much, too: no reader must be told of a misprint.
         """
         criterion = within_error(tolerance, error, of="error as corrected")
         criterion &= above(10 * tolerance, printed_error, of="error as printed")
