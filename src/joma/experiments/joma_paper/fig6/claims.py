@@ -159,23 +159,27 @@ def _sizes(bounces: pd.DataFrame, entropy: pd.DataFrame) -> list[Claim]:
     ):
         statement, size = STATEMENTS[f"fig6.{name}"], entropy[column]
         beyond = _than_nulls(bounces, entropy, SHUFFLED, column=column)
+        null, described = _null_size(bounces, entropy, column)
         criterion = at_least(
             least, size, of="size over the smoothed curve", across="in every run", unit="nats"
         )
         found.append(
             statement.judge(
                 criterion if beyond is None else criterion & beyond,
-                null=_null_size(bounces, column),
-                null_description=f"largest with {SHUFFLED}",
+                null=null,
+                null_description=described,
                 evidence=f"{size.min():.3g} to {size.max():.3g} nats in {len(size)} runs",
             )
         )
     return found
 
 
-def _null_size(bounces: pd.DataFrame, column: str) -> float | None:
+def _null_size(bounces: pd.DataFrame, entropy: pd.DataFrame, column: str) -> tuple[float, str]:
     found = rows(of_tops(bounces), metric="attention_entropy", variant=SHUFFLED)[column]
-    return None if found.empty else float(found.max())
+    if not found.empty:
+        return float(found.max()), f"largest with {SHUFFLED}"
+    noise = "dip_null" if column == "depth_of_dip" else "rebound_null"
+    return float(entropy[noise].max()), "size that noise alone exceeds once in twenty"
 
 
 def _than_nulls(
