@@ -10,10 +10,10 @@ import pytest
 
 from joma.core.errors import InputError
 from joma.core.progress import Progress
-from joma.experiments.beyond.tree_null import LAWS, PAIRS, TREE, TreeNull, laws, run
-from joma.experiments.beyond.tree_null.claims import OF_SEEDS, claims
-from joma.experiments.beyond.tree_null.figure import draw
-from joma.experiments.beyond.tree_null.laws import Law, law_of_pairs, law_of_tree, tree
+from joma.experiments.joma_paper.tree_null import LAWS, PAIRS, TREE, TreeNull, laws, run
+from joma.experiments.joma_paper.tree_null.claims import OF_SEEDS, claims
+from joma.experiments.joma_paper.tree_null.figure import draw
+from joma.experiments.joma_paper.tree_null.laws import Law, law_of_pairs, law_of_tree, tree
 from joma.theory.latent_tree import cooccurrence
 
 RHO = 0.8

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from joma.core.arguments import Array
 from joma.core.progress import Progress
-from joma.experiments.beyond.tree_null import LAWS, PAIRS, STOPS, TREE, TreeNull
-from joma.experiments.beyond.tree_null.laws import Law, law_of_pairs, law_of_tree, tree
 from joma.experiments.joma_paper.deep_hierarchy import SINGLE, DeepHierarchy
 from joma.experiments.joma_paper.deep_hierarchy import TREE as WHOLE
 from joma.experiments.joma_paper.deep_hierarchy.claims import half_times
@@ -23,6 +21,8 @@ from joma.experiments.joma_paper.fig5.rate_ratios import rebound
 from joma.experiments.joma_paper.latent_depth import MODELS, LatentDepth
 from joma.experiments.joma_paper.latent_depth.claims import far_to_near
 from joma.experiments.joma_paper.latent_depth.run import train_layer
+from joma.experiments.joma_paper.tree_null import LAWS, PAIRS, STOPS, TREE, TreeNull
+from joma.experiments.joma_paper.tree_null.laws import Law, law_of_pairs, law_of_tree, tree
 from joma.experiments.shared.tables import Row, Rows, by_table
 from joma.experiments.shared.trees import ancestor_heights
 from joma.measures.alignment import latent_neuron_alignment

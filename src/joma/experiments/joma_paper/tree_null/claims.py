@@ -9,7 +9,7 @@ from scipy.stats import ttest_ind
 
 from joma.core.claim import Claim, above, below, statements, within_error
 from joma.core.tables import rows
-from joma.experiments.beyond.tree_null import PAIRS, TREE, TreeNull
+from joma.experiments.joma_paper.tree_null import PAIRS, TREE, TreeNull
 
 SIGNIFICANT = 0.05
 HIGHER = 0.02

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from joma.core.figures import PALETTE, panels
 from joma.core.tables import rows
-from joma.experiments.beyond.tree_null import LAWS, TreeNull
+from joma.experiments.joma_paper.tree_null import LAWS, TreeNull
 
 CAPTION = "Each statistic of the claims about hierarchy, seed by seed: on the tree, and on the same pairs."
 """What the figure shows, for those who cannot see it."""
