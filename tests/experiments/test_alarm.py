@@ -111,18 +111,38 @@ def test_a_threshold_is_above_every_healthy_calibration_run(tables) -> None:
     assert levels["largest logit, calibrated", 10] <= levels["largest logit, calibrated", 1]
 
 
+def repeated(tables, times: int = 10):
+    """Every base, that many times: as many as a bound of 5 % takes."""
+    found = {**tables}
+    for name in ("alarms", "runs", "states", "validity"):
+        copies = [tables[name].assign(base=tables[name]["base"] + BASES * k) for k in range(times)]
+        found[name] = pd.concat(copies, ignore_index=True)
+    return found
+
+
 def test_claims_are_not_tested_with_few_bases_and_judged_with_many(tables, monkeypatch) -> None:
     found = SETTINGS.claims(tables)
     assert {claim.verdict for claim in found} == {"not tested"}
+    many = {claim.id: claim for claim in SETTINGS.claims(repeated(tables))}
+    holds = {
+        "early",
+        "detected",
+        "before",
+        "lead",
+        "rate_ramp",
+        "born_bad",
+        "state_in_healthy",
+        "false_alarms",
+    }
+    assert {many[f"alarm.{name}"].verdict for name in holds} == {"holds"}
     monkeypatch.setattr(judged_by, "FEWEST", BASES)
     again = {claim.id: claim for claim in SETTINGS.claims(tables)}
     assert again.keys() == {claim.id for claim in found}
-    holds = {"early", "detected", "before", "lead", "rate_ramp", "born_bad", "state_in_healthy"}
-    assert {again[f"alarm.{name}"].verdict for name in holds} == {"holds"}
     # Six bases without a false alarm do not show 5 %.
     assert again["alarm.false_alarms"].verdict == "fails"
     assert again["alarm.false_alarms"].measured == pytest.approx(1 - 0.05 ** (1 / 6))
     assert "0 of 6" in again["alarm.false_alarms"].evidence
+    assert again["alarm.detected"].verdict == "fails"  # nor is a rule quiet of which that is not shown
     assert "in the median" in SETTINGS.answer(tables)[0]
 
 
@@ -140,6 +160,39 @@ def test_claims_can_fail(tables, monkeypatch) -> None:
     verdicts = {claim.id.partition(".")[2]: claim.verdict for claim in SETTINGS.claims(changed)}
     fail = ("early", "detected", "before", "lead", "slow_lead", "rate_ramp", "born_bad", "state_in_healthy")
     assert {verdicts[name] for name in fail} == {"fails"}
+
+
+def test_half_of_what_an_alarm_must_reach_is_not_enough(tables) -> None:
+    """One that always fires detects everything, one that never does is quiet: neither passes."""
+    many = repeated(tables)
+    for step, lead in ((0.0, 50.0), (np.nan, -50.0)):
+        alarms, states = many["alarms"].copy(), many["states"].assign(step=step)
+        ours = alarms["rule"].isin((OURS, WHOLE))
+        alarms.loc[ours, "step"] = step
+        alarms.loc[ours, ["lead_on_onset", "lead_on_cusum"]] = lead
+        found = SETTINGS.claims({**many, "alarms": alarms, "states": states})
+        others = {
+            claim.id: claim.verdict for claim in found if claim.id not in ("alarm.armed", "alarm.valid")
+        }
+        assert set(others.values()) == {"fails"}, others
+
+
+def test_validity_that_was_never_judged_is_none(tables) -> None:
+    many = repeated(tables)
+    never = {
+        claim.id: claim
+        for claim in SETTINGS.claims({**many, "validity": many["validity"].assign(valid=np.nan)})
+    }
+    assert never["alarm.valid"].verdict == "fails"
+    assert "0 of 60 bases judged" in never["alarm.valid"].evidence
+    good = {
+        claim.id: claim for claim in SETTINGS.claims({**many, "validity": many["validity"].assign(valid=1.0)})
+    }
+    assert good["alarm.valid"].verdict == "holds"
+    bad = {
+        claim.id: claim for claim in SETTINGS.claims({**many, "validity": many["validity"].assign(valid=0.0)})
+    }
+    assert bad["alarm.valid"].verdict == "fails"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -249,7 +302,11 @@ def test_bad_settings() -> None:
 @pytest.mark.parametrize(("steps", "verdict"), [(5000, "holds"), (1000, "fails")])
 def test_no_false_alarm_in_many_steps_is_needed(steps: int, verdict: str) -> None:
     own = {"rule": WHOLE, "step": np.nan, "steps": steps}
-    main = pd.DataFrame([{**own, "base": base, "branch": "base"} for base in range(10)])
+    damaged = {"branch": judged_by.FAST, "rule": OURS, "step": 20.0, "steps": steps, "label": "collapsed"}
+    main = pd.DataFrame(
+        [{**own, "base": base, "branch": "base"} for base in range(10)]
+        + [{**damaged, "base": base} for base in range(10)]
+    )
     healthy = pd.DataFrame({"armed_share": [0.8] * 10})
     claim = judged_by._false_rate(main, healthy)
     assert (claim.verdict, claim.measured) == (verdict, pytest.approx(rate_bound(0, int(0.8 * steps * 10))))

@@ -18,6 +18,7 @@ from joma.experiments.joma_paper.fig8.claims import (
     bounce_is_best,
     large_rate_collapses,
     rates_differ,
+    reached,
     some_rate_bounces,
 )
 from joma.experiments.joma_paper.fig8.run import BOUNCES, COLLAPSES, FALLS, STAYS, _decoders
@@ -77,6 +78,7 @@ def decoders(
             "rebound_null": 0.1,
             "rebound_probability": 0.001 if course[rate] == BOUNCES else 0.9,
             "lowest_loss": loss[rate] + 0.01 * random.random(),
+            "dip_loss": 6.5,
         }
         for depth in range(1, depths + 1)
         for rate in course
@@ -141,6 +143,23 @@ def test_a_bounce_that_does_not_pay_fails() -> None:
     claim = bounce_is_best(few, 0)
     assert claim.verdict == "not tested"
     assert "6 orders, of which no one is rarer than p = 0.17" in claim.evidence
+
+
+def test_rates_that_end_before_the_others_dip_are_left_out() -> None:
+    made = decoders(COURSE, LOSS, REBOUND)
+    assert len(reached(made)) == len(made)
+    early = made.assign(dip_loss=5.8)  # 1e-5 ends at 6.0; 1e-2 is above it, too, but no small rate
+    assert set(reached(early.assign(lowest_loss=early["lowest_loss"]))["learning_rate"]) == {
+        *COURSE,
+    } - {1e-5}
+    stuck = decoders(COURSE, {**LOSS, 1e-2: 7.0}, REBOUND).assign(dip_loss=5.8)
+    assert 1e-2 in set(reached(stuck)["learning_rate"])
+    assert "4 of 5 rates" in bounce_is_best(early, 0).evidence
+    without = bounce_is_best(made.drop(columns="dip_loss"), 0)
+    assert without.verdict == "not tested"
+    assert "run it again" in without.evidence
+    # Nobody bounces: there is no dip to wait for.
+    assert len(reached(made.assign(course=FALLS))) == len(made)
 
 
 def test_the_null_of_the_correlation_moves_whole_rates() -> None:
@@ -254,7 +273,7 @@ def test_a_collapse_is_below_a_tenth_of_its_own_start() -> None:
             "rebound_probability": 1.0,
         }
     )
-    curves = pd.DataFrame({"run": runs, "metric": "validation_loss", "value": 1.0})
+    curves = pd.DataFrame({"run": runs, "metric": "validation_loss", "value": 1.0, "step": 5})
     assert _decoders(curves, bounces).set_index("run")["course"].to_dict() == {
         "low": COLLAPSES,
         "high": FALLS,

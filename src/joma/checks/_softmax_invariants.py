@@ -40,7 +40,8 @@ STATEMENTS = statements(
         "never changes, neither by flow nor by SGD.",
         "theorem1_softmax.weight_sum": "JoMA Thm 1, softmax (side invariant) | 1'v_k - xi_k never changes, "
         "by flow or by SGD: weights sum to the bias.",
-    }
+    },
+    exact=True,
 )
 
 

@@ -25,7 +25,8 @@ STATEMENTS = statements(
         "| Where (v, xi) has critical points with ReLU, it has them with leaky activations.",
         "theorem3_remainder.order": "JoMA Thm 3, Eq. 5, |lambda(mu, gamma)| << 1 | Within gamma |mu| of mu "
         "the drift is C (mu - v) (1 + lambda) with lambda of the order of gamma: small where gamma is.",
-    }
+    },
+    exact=True,
 )
 
 

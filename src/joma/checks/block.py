@@ -26,7 +26,8 @@ STATEMENTS = statements(
         "hidden nodes, g_k[i] ~ 1[y_i = k].",
         "block.footnote": "JoMA Sec. 3.1, footnote 1 | Delta_lm = sum_i g[i] P(l|q=m,i) P(l|q=m) = sum_i "
         "g[i] P(l|q=m,l) P(l|q=m).",
-    }
+    },
+    exact=True,
 )
 
 

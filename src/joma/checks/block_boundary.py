@@ -32,7 +32,8 @@ STATEMENTS = statements(
         "the speed C mu.",
         "escape.time": "JoMA Thm 4, Eq. 6 ('zero initialisation') | From a share s of mu half of it is "
         "reached after a time given by a quadrature, of order exp((|rho_-|/s - X)^2/2).",
-    }
+    },
+    exact=True,
 )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from joma.core.claim import Claim, above, below, statements, within_error
+from joma.core.arguments import Array
+from joma.core.claim import Claim, above, at_most, below, statements, within_error
 from joma.dynamics.block_salience_flow import integrate_joint, integrate_salience
 from joma.theory import block_salience, salience
 from joma.theory.activation import activation
@@ -33,14 +34,15 @@ STATEMENTS = statements(
         "block_flow.linear": "JoMA Eq. 6 with linear attention, of the block | With z = sqrt(v^2 + c) and u "
         "= v z, u' = sqrt(c^2 + 4 u^2) (mu - u), in closed form; v* z* = mu.",
         "block_flow.softmax": "JoMA Eq. 6 with softmax attention, of the block | With attention a = n "
-        "softmax(z) the block rests where v o a = mu.",
+        "softmax(z) the block, trained by gradient descent on half |mu - v o a|^2, rests where v o a = mu.",
         "block_bounce.law": "JoMA Fig. 4, of the block | The rebound of attention entropy follows from mu "
         "in closed form, without integration.",
         "block_bounce.always": "JoMA Sec. 4, 'the attention dips and bounces back' | With C = I (for "
         "Gaussian data rho_- = -1) the entropy ends rising unless all |mu| are alike.",
         "block_bounce.figure_4": "JoMA Fig. 4 | With the figure's mu attention dips by more than two nats "
         "before it bounces back.",
-    }
+    },
+    exact=True,
 )
 
 
@@ -146,12 +148,34 @@ def _other_attentions() -> list[Claim]:
             evidence="against the joint flow of (v, z), z(0) = 0.4",
         ),
         STATEMENTS["block_flow.softmax"].judge(
-            within_error(1e-5, np.abs(late.attended[-1, 0] - MU).max()),
+            within_error(1e-5, np.abs(late.attended[-1, 0] - MU).max())
+            & at_most(1e-4, _softmax_speed(), of="relative error of z's speed beside the gradient"),
             null=np.abs(late.v[-1, 0] - frozen.v[-1, 0]).max(),
             null_description="distance of its weights from those of frozen attention, which rest at mu",
-            evidence="joint flow to time 200",
+            evidence="joint flow to time 200; z's speed at random v and z against central differences of the "
+            "loss",
         ),
     ]
+
+
+def _softmax_speed() -> float:
+    """The flow's z' beside the gradient of half |mu - v o n softmax(z)|^2 by differences, at random v, z."""
+    rng = np.random.default_rng(3)
+    v, z = rng.uniform(0.3, 2.0, MU.size), rng.normal(size=MU.size)
+
+    def loss(logits: Array) -> float:
+        weights = np.exp(logits) / np.exp(logits).mean()
+        return float(0.5 * np.sum(np.square(MU - v * weights)))
+
+    step = 1e-5
+    nudges = step * np.eye(MU.size)
+    slope = np.array([(loss(z + one) - loss(z - one)) / (2 * step) for one in nudges])
+    span = 1e-6
+    flow = integrate_joint(
+        towards(MU), v, [0.0, span], attention="softmax", z0=z, rtol=1e-12, atol=1e-14
+    ).logits
+    speed = (flow[1] - flow[0]) / span
+    return float(np.abs(speed + slope).max() / np.abs(slope).max())
 
 
 def block_bounce() -> list[Claim]:

@@ -37,7 +37,8 @@ STATEMENTS = statements(
         "to its mu_k, the columns growing as one component of size |mu_l| does.",
         "block_rank.drops_and_rebounds": "JoMA Sec. 4, 'the rank of lower layer matrix W will first drop "
         "... and then bounce back' | In the block the stable rank of W drops first and then rises again.",
-    }
+    },
+    exact=True,
 )
 
 

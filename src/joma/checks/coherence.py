@@ -55,7 +55,8 @@ STATEMENTS = statements(
         "v_k (E da_k), exactly.",
         "coherence.bound_{kind}": f"{WHERE} | {{kind}} attention: the drift is at most epsilon sum_k "
         "sup|v_kl| sum_m int|da_km|.",
-    }
+    },
+    exact=True,
 )
 
 

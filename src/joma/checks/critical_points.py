@@ -49,7 +49,8 @@ STATEMENTS = statements(
         "theorem3.ray": "JoMA Thm 3 | In the joint flow a critical point is a ray: J (mu, xi) = 0.",
         "lemma4.equation_58": "JoMA Eq. 58 | theta_2(0) p_n(0) > 1/4 suffices for critical points (it is "
         "not necessary: t_3 has {of_t_3:.3f} and has them).",
-    }
+    },
+    exact=True,
 )
 
 

@@ -36,7 +36,8 @@ STATEMENTS = statements(
         "would have it.",
         "cdag.equation3": "CDAG Eq. 3 | E[g | z = 1] is about 1 and E[g | z = 0] about -1.",
         "cdag.weight": f"{SOURCE}, proof | w_jk = corr(f_k, s) by the gradient rule.",
-    }
+    },
+    exact=True,
 )
 
 

@@ -27,7 +27,8 @@ STATEMENTS = statements(
         "fig4.caption_entropy": "JoMA Fig. 4, caption | The entropy of the attention is "
         "entropy(softmax(v^2)).",
         "fig4.script": "JoMA Fig. 4 | The figure shows Eq. 6.",
-    }
+    },
+    exact=True,
 )
 
 

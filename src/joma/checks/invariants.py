@@ -40,7 +40,8 @@ STATEMENTS = statements(
         "for any learning rates and temperature.",
         "theorem1.descent_{kind}": "JoMA Thm 1, by discrete steps | {kind} attention: plain simultaneous "
         "SGD moves c by exactly {formula}.",
-    }
+    },
+    exact=True,
 )
 
 

@@ -56,7 +56,8 @@ STATEMENTS = statements(
         "lemma5.derivatives": "JoMA Lemma 5, Eq. 61 | theta_1' = (c_- + c_+) p_n, theta_2' = -(c_- + c_+) r "
         "p_n.",
         "lemma5.step": "JoMA Lemma 5 | phi(x) = c_- 1[x < 0] + c_+ 1[x > 0] if phi(x) = phi'(x) x.",
-    }
+    },
+    exact=True,
 )
 
 

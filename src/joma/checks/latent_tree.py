@@ -50,7 +50,8 @@ STATEMENTS = statements(
         "y_0 = k].",
         "theorem5.across_root": "JoMA Thm 5 | Tokens whose common ancestor is the class label itself: H = "
         "L, not excluded.",
-    }
+    },
+    exact=True,
 )
 
 

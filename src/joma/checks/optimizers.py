@@ -47,7 +47,8 @@ STATEMENTS = statements(
         "alpha_w - r) coef sum_k v_k^2.",
         "weight_decay.{kind}_steps": f"{SOURCE} | {{kind}} attention: discrete descent with decay moves c "
         "by an exact recursion.",
-    }
+    },
+    exact=True,
 )
 
 

@@ -18,7 +18,8 @@ STATEMENTS = statements(
     {
         "theorem1.positions_{name}": "JoMA poster, future work (positional encoding) | Exp attention with a "
         "trained additive position bias conserves {formula}, exactly.",
-    }
+    },
+    exact=True,
 )
 
 

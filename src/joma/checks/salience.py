@@ -73,7 +73,8 @@ STATEMENTS = statements(
         "theorem4.softmax_following": "JoMA Thm 1 and 4 (not in the paper) | Where bbar follows the softmax "
         "attention instead of staying constant, the ratio is exp(z_j - z_k) of the final logits, "
         "{followed:.3f} here; Theorem 4 would have {law:.3f}.",
-    }
+    },
+    exact=True,
 )
 
 

@@ -22,7 +22,8 @@ STATEMENTS = statements(
         "snap_coupons.signs": "Scan&Snap Thm 1 (t >> K^2 steps of batch size 1) | The coefficients turn "
         "positive at the very step at which the last class is drawn, after some K ln K steps rather than "
         "K^2.",
-    }
+    },
+    exact=True,
 )
 
 

@@ -21,7 +21,8 @@ STATEMENTS = statements(
         "eta_z/(2 eta_w) sum_k v_k^2 is constant at every layer at once.",
         "theorem1_stack.reduced": "JoMA Sec. 3 at any depth | With all attention integrated out, the "
         "weights of a deep stack take the course of the full one.",
-    }
+    },
+    exact=True,
 )
 
 

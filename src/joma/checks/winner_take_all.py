@@ -43,7 +43,8 @@ STATEMENTS = statements(
         "linearly, and nothing blows up).",
         "theorem2.softmax_premise": "JoMA Thm 2, remark on softmax | Where A is the same for all samples "
         "and bbar starts uniform, Theorem 2 applies to softmax training.",
-    }
+    },
+    exact=True,
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal, Self, TypedDict, Unpack
@@ -219,10 +219,14 @@ class Statement:
     """Where it is stated: ``JoMA Thm 2, Eq. 4``."""
     words: str
     """The statement as printed (or as tested), in one sentence."""
+    exact: bool = False
+    """Whether it is a statement of mathematics, which a wrong formula fails: nothing is learned, and no null
+    could be drawn. Every other statement has garbage that must turn its verdict (``tests/garbage.py``)."""
 
     def fill(self, **parts: object) -> Statement:
         """One of a family of statements, whose id and words have ``{part}`` in places: with these parts."""
-        return Statement(*(text.format(**parts) for text in (self.id, self.source, self.words)))
+        texts = (text.format(**parts) for text in (self.id, self.source, self.words))
+        return Statement(*texts, exact=self.exact)
 
     def judge(
         self, criterion: Criterion, *, measured: float | None = None, **beside: Unpack[NullAndEvidence]
@@ -245,17 +249,18 @@ class Statement:
         printed_error: float,
         error: float,
         tolerance: float,
+        also: Criterion | None = None,
         **beside: Unpack[NullAndEvidence],
     ) -> Claim:
         """The claim, a misprint: the printed statement must fail where the corrected one holds.
 
-        It is ``corrected`` if the corrected statement's ``error`` is within ``tolerance`` and the printed
-        statement's error is more than ten times that tolerance. If the corrected statement fails, so
-        does the claim. If the printed statement is not wrong by that much, the erratum is not proven,
-        and the claim ``fails`` too: a reader must not be told of a misprint that is none.
+        It is ``corrected`` if the corrected statement's ``error`` is within ``tolerance``, the printed
+        statement's is more than ten times that tolerance, and what is ``also`` asked holds. Else it fails,
+        where the printed statement is not wrong by that much, too: no reader must be told of a misprint.
         """
         criterion = within_error(tolerance, error, of="error as corrected")
         criterion &= above(10 * tolerance, printed_error, of="error as printed")
+        criterion = criterion if also is None else criterion & also
         judged = self._claim("corrected" if criterion.holds else "fails", criterion, error, **beside)
         return dataclasses.replace(judged, correction=right, printed_error=float(printed_error))
 
@@ -280,6 +285,7 @@ class Statement:
             measured=None if measured is None else float(measured),
             tolerance=criterion.tolerance,
             verdict=verdict,
+            exact=self.exact,
             criterion=criterion.conditions,
             **numbers,
         )
@@ -305,6 +311,8 @@ class Claim:
     tolerance: float | None
     """How large an error may be, where the criterion is about an error."""
     verdict: Verdict
+    exact: bool = False
+    """As ``Statement.exact``; False, too, in run directories from before it was kept."""
     criterion: tuple[Condition, ...] = ()
     """The conditions that decide; empty if not tested, and in run directories before format 3."""
     correction: str = ""
@@ -322,7 +330,7 @@ class Claim:
         if self.verdict not in VERDICTS:
             raise InputError(f"claim {self.id}: verdict {self.verdict!r} is none of {VERDICTS}.")
         numbers = ("measured", "tolerance", "printed_error", "null")
-        _check_types(self, f"claim {self.id}", numbers, ("criterion",))
+        _check_types(self, f"claim {self.id}", numbers, ("criterion",), ("exact",))
 
     def as_dict(self) -> dict[str, Json]:
         """The fields, ready for JSON (which knows no NaN or infinity: they become None)."""
@@ -341,14 +349,21 @@ class Claim:
         return cls(**{**fields, "criterion": conditions})
 
 
-def statements(table: Mapping[str, str]) -> dict[str, Statement]:
+def statements(table: Mapping[str, str], *, exact: bool | Collection[str] = False) -> dict[str, Statement]:
     """The statements of a module by their ids, from ``{"fig6.falls": "JoMA Fig. 6 | the entropy falls"}``.
 
     Args:
         table: id -> source, " | " and words.
+        exact: which of them are mathematics (``Statement.exact``): all, none, or those of these ids.
+
+    Raises:
+        InputError: ``exact`` names an id that the table does not have.
     """
+    if not isinstance(exact, bool) and (unknown := set(exact) - set(table)):
+        raise InputError(f"statements: exact names {sorted(unknown)}, which the table does not have.")
+    chosen = (set(table) if exact else set()) if isinstance(exact, bool) else set(exact)
     parts = {id: text.partition(" | ") for id, text in table.items()}
-    return {id: Statement(id, source, words) for id, (source, _, words) in parts.items()}
+    return {id: Statement(id, source, words, id in chosen) for id, (source, _, words) in parts.items()}
 
 
 def withhold(claims: Iterable[Claim], reason: str) -> list[Claim]:
@@ -356,17 +371,23 @@ def withhold(claims: Iterable[Claim], reason: str) -> list[Claim]:
     return [
         claim
         if claim.verdict == "not tested"
-        else Statement(claim.id, claim.source, claim.statement).not_tested(f"{reason}; {claim.evidence}")
+        else Statement(claim.id, claim.source, claim.statement, claim.exact).not_tested(
+            f"{reason}; {claim.evidence}"
+        )
         for claim in claims
     ]
 
 
 def _check_types(
-    item: Claim | Condition, name: str, numbers: Iterable[str], others: Iterable[str] = ()
+    item: Claim | Condition,
+    name: str,
+    numbers: Iterable[str],
+    others: Iterable[str] = (),
+    flags: Iterable[str] = (),
 ) -> None:
     for field in dataclasses.fields(item):
         value = getattr(item, field.name)
-        kind = int | float | None if field.name in numbers else str
+        kind = int | float | None if field.name in numbers else bool if field.name in flags else str
         if field.name not in others and not isinstance(value, kind):
             raise InputError(f"{name}: {field.name} = {value!r} has the wrong type.")
 

@@ -69,6 +69,8 @@ def _paragraph(claim: Claim, width: int, words: Mapping[Verdict, str] | None) ->
             )
         if claim.null is not None:
             measured += f"; null {number(claim.null)} ({claim.null_description})"
+        elif claim.exact:
+            measured += "; exact"
         details.append(measured)
     if claim.evidence:
         details.append(claim.evidence)

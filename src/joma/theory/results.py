@@ -188,7 +188,7 @@ RESULTS = (
             "dynamics.block_salience_flow.integrate_attended",
         ),
         (),
-        ("fig5", "latent_depth", "deep_hierarchy"),
+        ("fig5", "latent_depth", "deep_hierarchy", "tree_null"),
     ),
     Result(
         "JoMA poster, over-parametrisation",

@@ -18,6 +18,8 @@ from joma.theory.scan_snap.decoder import (
 from joma.theory.scan_snap.snapping import snap_time_printed
 
 Floats = NDArray[np.float64]
+ROUNDING = 1e-6
+"""Of the largest coefficient: what is smaller is not told from zero."""
 
 STATEMENTS = statements(
     {
@@ -36,7 +38,8 @@ STATEMENTS = statements(
         "as the slides state it.",
         "snap_theorem1.moving": "Scan&Snap Thm 1 | The form holds to 2 % along the coupled flow where eta_Y "
         "= 1000 eta_Z.",
-    }
+    },
+    exact=True,
 )
 
 
@@ -138,7 +141,8 @@ def _steps() -> Claim:
                         off_span = max(off_span, float(form.residual.max()))
     late = min(least["10 K^2"])
     return STATEMENTS["snap_theorem1.steps"].judge(
-        above(0, late, of="smallest coefficient", across="in every run")
+        above(ROUNDING, late, of="smallest coefficient", across="in every run")
+        & below(ROUNDING, min(least["K"]), of="smallest after K steps, where it need not be positive,")
         & below(1e-9, off_span, of="part outside of the span"),
         null=min(least["K"]),
         null_description="after K steps",

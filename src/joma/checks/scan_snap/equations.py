@@ -23,7 +23,8 @@ STATEMENTS = statements(
         "T, and X^T b_T is fixed by the counts.",
         "snap_lemma2.limit": "Scan&Snap Lemma 2, first part | X^T b_T tends to c_{m,n}; the distance "
         "shrinks as 1/sqrt(T).",
-    }
+    },
+    exact=True,
 )
 
 

@@ -35,7 +35,8 @@ STATEMENTS = statements(
         "e^{2 f(0)^2 B} and ends along e^{2 B}.",
         "snap_theorem3.bounds": "Scan&Snap Thm 3 | e^{2 f(0)^2 B} <= chi_l0 <= e^{2B} for the dominant "
         "token.",
-    }
+    },
+    exact=True,
 )
 
 

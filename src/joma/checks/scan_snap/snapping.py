@@ -30,7 +30,8 @@ STATEMENTS = statements(
         "f_CT^2)^2 + sum_l f_l^4]; -4 only in a corner.",
         "snap_theorem4.rates": "Scan&Snap Thm 4, (1) and (2) | After snapping, B is larger for larger eta_Z "
         "and smaller for larger eta_Y.",
-    }
+    },
+    exact=True,
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from joma.core.claim import Claim, above, at_least, at_most, equal, statements
+from joma.core.claim import Claim, Criterion, above, at_least, at_most, equal, statements
 from joma.core.tables import rows
 from joma.experiments.beyond.alarm import Alarm
 from joma.experiments.beyond.alarm.branches import BORN_BAD, CONTINUE, HEALTHY, MAIN, OTHERS
@@ -16,25 +16,37 @@ from joma.experiments.beyond.alarm.rules import KURTOSIS, LOSS_CUSUM
 
 FEWEST = 59
 """Bases from which on a bound of 5 % can be shown: 0 of 59."""
+DETECTED = 55 / 59
+"""Of the damaged runs."""
+DETECTS = "by a rule that detects a ramp of W_Q and W_K"
+QUIET = "by a rule that is quiet in healthy runs"
+"""A rule that never alarms has no false alarms, and one that always does misses nothing: each half of what an
+alarm must reach is judged with the other."""
 FAST, SLOW = "attention ramp 15", "attention ramp 45"
 STATEMENTS = statements(
     {
         f"alarm.{name}": f"joma.Monitor's alarm | {words}"
         for name, words in {
             "false_alarms": "a healthy run that goes on as it was alarms with probability at most 5 %, once "
-            "armed",
-            "false_rate": "such runs alarm at most once in 10,000 armed steps",
+            f"armed, {DETECTS}",
+            "false_rate": f"such runs alarm at most once in 10,000 armed steps, {DETECTS}",
             "armed": "at least four fifths of a run's steps are armed",
-            "valid": "at most a fifth of healthy runs are declared not valid",
-            "early": "early learning, where entropy falls by itself, raises no alarm",
-            "detected": "a rate of W_Q and W_K that doubles every 15 steps is detected within 100 steps",
-            "before": "its alarm comes before the loss's onset",
-            "lead": "its median lead is at least 12 steps on the onset, 20 on the loss's CUSUM",
-            "slow_lead": "where it doubles every 45 steps, at least 30 and 45",
-            "rate_ramp": "on a ramp of all rates the whole monitor is not later than the loss's CUSUM",
-            "rate_jump": "on a jump of all rates the whole monitor is not later than the loss's CUSUM",
-            "born_bad": "a run that is born bad gets a state message within 100 steps",
-            "state_in_healthy": "at most 5 % of healthy runs of the same network get a state message",
+            "valid": "at least four fifths of healthy runs are judged, and at most a fifth of them declared "
+            "not valid",
+            "early": f"early learning, where entropy falls by itself, raises no alarm, {DETECTS}",
+            "detected": "a rate of W_Q and W_K that doubles every 15 steps is detected within 100 steps, "
+            f"{QUIET}",
+            "before": f"its alarm comes before the loss's onset, {QUIET}",
+            "lead": f"its median lead is at least 12 steps on the onset, 20 on the loss's CUSUM, {QUIET}",
+            "slow_lead": f"where it doubles every 45 steps, at least 30 and 45, {QUIET}",
+            "rate_ramp": "on a ramp of all rates the whole monitor is not later than the loss's CUSUM, "
+            f"{QUIET}, {DETECTS}",
+            "rate_jump": "on a jump of all rates the whole monitor is not later than the loss's CUSUM, "
+            f"{QUIET}, {DETECTS}",
+            "born_bad": "a run that is born bad gets a state message within 100 steps, by a rule that is "
+            "silent in healthy ones",
+            "state_in_healthy": "at most 5 % of healthy runs of the same network get a state message, by a "
+            "rule that finds those born bad",
         }.items()
     }
 )
@@ -67,16 +79,29 @@ def _of(alarms: pd.DataFrame, branch: str, rule: str) -> pd.DataFrame:
 def _false_alarms(main: pd.DataFrame) -> Claim:
     """A run is a base with its healthy continuation: one alarm in either counts."""
     said = _healthy_alarms(main, WHOLE)
-    _, high = share_bounds(int(said.sum()), len(said))
     published = {rule: int(_healthy_alarms(main, rule).sum()) for rule in (KURTOSIS, LOSS_CUSUM)}
     return STATEMENTS["alarm.false_alarms"].judge(
-        at_most(0.05, high, of="upper 95 % bound of the share of bases with a false alarm"),
+        _quiet(main, WHOLE) & _detects(main),
         null=share_bounds(published[KURTOSIS], len(said))[1],
         null_description="the same bound for the published kurtosis rule (3 MAD)",
         evidence=f"{int(said.sum())} of {len(said)} bases, from scratch to the end of the continuation; "
         f"{LOSS_CUSUM}: {published[LOSS_CUSUM]}, {KURTOSIS}: {published[KURTOSIS]}. Changes that "
         f"do no harm are told as changes: {harmless(main)}.",
     )
+
+
+def _quiet(main: pd.DataFrame, rule: str) -> Criterion:
+    """That a rule alarms in at most 5 % of healthy bases."""
+    said = _healthy_alarms(main, rule)
+    _, high = share_bounds(int(said.sum()), len(said))
+    return at_most(0.05, high, of="upper 95 % bound of the share of bases with a false alarm")
+
+
+def _detects(main: pd.DataFrame) -> Criterion:
+    """That the network's alarm finds the fast ramp of W_Q and W_K."""
+    own = _damaged_runs(_of(main, FAST, OURS))
+    share = int((own["step"] < 100).sum()) / max(len(own), 1)
+    return at_least(DETECTED, share, of="share of the damaged runs detected in time")
 
 
 def harmless(main: pd.DataFrame) -> str:
@@ -100,7 +125,7 @@ def _false_rate(main: pd.DataFrame, healthy: pd.DataFrame) -> Claim:
     steps = int((share * length).sum())
     bound = rate_bound(events, steps)
     return STATEMENTS["alarm.false_rate"].judge(
-        at_most(1, bound, of="upper 95 % bound of false alarms per 10,000 armed steps"),
+        at_most(1, bound, of="upper 95 % bound of false alarms per 10,000 armed steps") & _detects(main),
         null=rate_bound(published, steps),
         null_description="the same bound for the first alarms of the kurtosis rule (3 MAD)",
         evidence=f"{events} in {steps:,} armed steps of healthy bases.",
@@ -116,17 +141,19 @@ def _judge_arming(healthy: pd.DataFrame) -> Claim:
 
 
 def _valid(healthy: pd.DataFrame) -> Claim:
-    share = float((~healthy["valid"].astype(bool)).mean())
+    judged = healthy["valid"].dropna()
     return STATEMENTS["alarm.valid"].judge(
-        at_most(0.2, share, of="share of healthy bases declared not valid"),
-        evidence=f"largest drift {healthy['drift'].max():.2f}, variance {healthy['variance'].max():.2f}.",
+        at_most(0.2, (judged == 0).mean(), of="share of the judged healthy bases declared not valid")
+        & at_least(0.8, len(judged) / max(len(healthy), 1), of="share of healthy bases that are judged"),
+        evidence=f"{len(judged)} of {len(healthy)} bases judged; "
+        f"largest drift {healthy['drift'].max():.2f}, variance {healthy['variance'].max():.2f}.",
     )
 
 
 def _early(main: pd.DataFrame) -> Claim:
     said = _of(main, "base", WHOLE)["step"].notna()
     return STATEMENTS["alarm.early"].judge(
-        equal(0, said.sum(), of="number of bases with an alarm on their way from scratch"),
+        equal(0, said.sum(), of="number of bases with an alarm on their way from scratch") & _detects(main),
         null=float(_of(main, "base", KURTOSIS)["step"].notna().sum()),
         null_description="the published kurtosis rule (3 MAD) on the same bases",
         evidence=f"{int(said.sum())} of {len(said)} bases.",
@@ -137,8 +164,7 @@ def _judge_detection(main: pd.DataFrame) -> Claim:
     own = _damaged_runs(_of(main, FAST, OURS))
     count = int((own["step"] < 100).sum())
     return STATEMENTS["alarm.detected"].judge(
-        at_least(55 / 59, count / max(len(own), 1), of="share of the damaged runs detected in time")
-        & at_least(FEWEST, len(own), of="number of damaged runs"),
+        _detects(main) & at_least(FEWEST, len(own), of="number of damaged runs") & _quiet(main, OURS),
         null=float(_of(main, CONTINUE.name, OURS)["step"].lt(100).mean()),
         null_description="share of the same bases that alarm where nothing is changed",
         evidence=f"{count} of {len(own)}; lower 95 % bound {share_bounds(count, len(own))[0]:.3f}. Alarms "
@@ -156,9 +182,8 @@ def _leads(main: pd.DataFrame) -> list[Claim]:
     loss = {branch: _damaged_runs(_of(main, branch, LOSS_CUSUM)) for branch in (FAST, SLOW)}
     found = [
         STATEMENTS["alarm.before"].judge(
-            at_least(
-                0.8, before / max(len(fast), 1), of="share of the damaged runs whose alarm comes before"
-            ),
+            at_least(0.8, before / max(len(fast), 1), of="share of the damaged runs whose alarm comes before")
+            & _quiet(main, OURS),
             null=float((loss[FAST]["step"] < loss[FAST]["onset"]).mean()),
             null_description="share of the same runs in which the loss's CUSUM comes before it",
             evidence=f"{before} of {len(fast)}.",
@@ -175,7 +200,8 @@ def _leads(main: pd.DataFrame) -> list[Claim]:
             STATEMENTS[f"alarm.{name}"].judge(
                 at_least(onset, medians[0], of="median lead on the onset", unit="steps")
                 & at_least(cusum, medians[1], of="median lead on the loss's CUSUM", unit="steps")
-                & above(0, lower, of="lower 95 % bound of the median", across="for both", unit="steps"),
+                & above(0, lower, of="lower 95 % bound of the median", across="for both", unit="steps")
+                & _quiet(main, OURS),
                 null=float(loss[branch]["lead_on_onset"].median()),
                 null_description="median lead of the loss's CUSUM on the onset, the same runs",
                 evidence=f"medians {medians[0]:g} and {medians[1]:g} steps, lower bounds {lower[0]:g} and "
@@ -197,7 +223,9 @@ def _rate_faults(main: pd.DataFrame) -> list[Claim]:
                 equal(
                     0, later.sum(), of="number of damaged runs in which the monitor is later than the CUSUM"
                 )
-                & above(0, len(own), of="number of damaged runs"),
+                & above(0, len(own), of="number of damaged runs")
+                & _quiet(main, WHOLE)
+                & _detects(main),
                 null=float((_damaged_runs(_of(main, branch, OURS))["lead_on_cusum"] < 0).sum()),
                 null_description="runs in which the network's alarm alone is later",
                 evidence=f"{len(own)} damaged runs; median lead {own['lead_on_cusum'].median():g} steps; "
@@ -215,17 +243,17 @@ def _born_bad(runs: pd.DataFrame, states: pd.DataFrame) -> list[Claim]:
     share = count / max(len(bad), 1)
     healthy = rows(scratch, setting=MAIN.name)
     false = int(healthy["step"].notna().sum())
+    finds = at_least(0.95, share, of="share of the damaged runs at rate 1e-1 with a message within 100 steps")
+    silent = at_most(0.05, false / max(len(healthy), 1), of="share of the bases with a state message")
     return [
         STATEMENTS["alarm.born_bad"].judge(
-            at_least(
-                0.95, share, of="share of the damaged runs at rate 1e-1 with a message within 100 steps"
-            ),
+            finds & silent,
             null=false / max(len(healthy), 1),
             null_description="share of healthy runs from scratch with a state message",
             evidence=f"{count} of {len(bad)}; lower 95 % bound {share_bounds(count, len(bad))[0]:.3f}.",
         ),
         STATEMENTS["alarm.state_in_healthy"].judge(
-            at_most(0.05, false / max(len(healthy), 1), of="share of the bases with a state message"),
+            silent & finds,
             null=share,
             null_description="share of the runs that are born bad",
             evidence=f"{false} of {len(healthy)}; upper bound {share_bounds(false, len(healthy))[1]:.3f}.",

@@ -43,7 +43,8 @@ STATEMENTS = statements(
         "block_flow.boundary": "JoMA Sec. 4, 'the attention dips and bounces back', with Theorem 3's own C | "
         "The entropy of a block of Gaussian data ends rising if |rho_-| exceeds a boundary that mu gives in "
         "closed form, and falling below it.",
-    }
+    },
+    exact=True,
 )
 
 

@@ -58,6 +58,7 @@ def claims(settings: Embeddings, tables: Mapping[str, pd.DataFrame]) -> list[Cla
                     f"embeddings.{name}_{attention}",
                     "JoMA Sec. 7, Thm 1",
                     f"{statement[:-1]} ({attention} attention).",
+                    exact=True,
                 ).judge(
                     within_error(tolerance, worst(model, law, attention)),
                     null=worst(own, "theorem 1", attention) if has_null else None,

@@ -29,7 +29,8 @@ STATEMENTS = statements(
         "the index above that of the untrained network, in every layer",
         "joint_dynamics.values": "joma (seen first in a pretrained model) | the sign of the index is that of "
         "attention's correlation with the size of the values",
-    }
+    },
+    exact=("joint_dynamics.exp_flow",),
 )
 _SHUFFLED = "the same index with the prediction shuffled over the tokens"
 

@@ -27,7 +27,8 @@ STATEMENTS = statements(
         "in root mean square.",
         "almost_orthogonal.dimension": "JoMA Sec. 7 | For M embeddings to have |u.u'| <= epsilon only "
         "d <= 8 epsilon^-2 log M is needed.",
-    }
+    },
+    exact=True,
 )
 
 

@@ -12,10 +12,12 @@ TREE, SHUFFLED, SHUFFLED_CLASSES = "tree", "shuffled tree", "shuffled classes"
 FROZEN, WEAK, SINGLE, LONE = "frozen attention", "weak attention", "single layer", "lone cousins"
 STOPS = {"stopped earlier": 0.5, "stopped at the dip": 1.0, "stopped later": 1.5}
 """Attention stops where its entropy is least, or at this multiple of that step."""
+SHUFFLED_STOPS = {f"{SHUFFLED}, {name}": times for name, times in STOPS.items()}
+"""The same on the shuffled tree, at the dip of its own."""
 DECODER = "decoder"
 RUNS = {
     "tokens": (TREE, SHUFFLED, FROZEN, WEAK, SINGLE, LONE),
-    "classes": (TREE, SHUFFLED, SHUFFLED_CLASSES, FROZEN, *STOPS),
+    "classes": (TREE, SHUFFLED, SHUFFLED_CLASSES, FROZEN, *STOPS, *SHUFFLED_STOPS),
     DECODER: (TREE, SHUFFLED),
 }
 """What is trained for -> what it is trained on, or how."""
@@ -41,7 +43,8 @@ class DeepHierarchy(Experiment):
     Runs beside the real one: the shuffled tree (tokens of a tree permuted anew in every sequence), shuffled
     classes (labels dealt anew), frozen attention (W_Q and W_K, hence z, stay at the start), weak attention
     (kappa = 1), a single layer with as many weights, lone cousins (every second family has one token only,
-    which nobody else can pick up), and attention that stops at the dip of its entropy, earlier or later.
+    which nobody else can pick up), and attention that stops at the dip of its entropy, earlier or later, on
+    the tree and on the shuffled tree.
 
     With the default kappa the siblings' saliency, sqrt(kappa) |u|, is about 3, that of Fig. 4.
 

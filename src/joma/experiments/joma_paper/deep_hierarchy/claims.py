@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
@@ -14,6 +14,7 @@ from joma.experiments.joma_paper.deep_hierarchy import (
     RUNS,
     SHUFFLED,
     SHUFFLED_CLASSES,
+    SHUFFLED_STOPS,
     SINGLE,
     STOPS,
     TREE,
@@ -35,12 +36,13 @@ STATEMENTS = statements(
         "deep_hierarchy.not_picked_up": "JoMA Sec. 5, 'if they have not been picked up by other tokens' | A "
         "query associates directly with a cousin that has no sibling more than with one that has.",
         "deep_hierarchy.classes_prefer_siblings": "JoMA Sec. 5 | Learning class labels, a query in the end "
-        "associates with its sibling more than with its cousins.",
+        "associates with its sibling more than with its cousins, by its attention: more so than where "
+        "attention does not learn.",
         "deep_hierarchy.depth_helps": "JoMA Sec. 5 (several layers learn a hierarchy) | The stack ends "
         "nearer to the best prediction than a single layer of as many weights.",
         "deep_hierarchy.bounce_is_of_use": "JoMA Sec. 4, poster ('useful in multiple Transformer layers') | "
         "In the stack the bounce is of use: to learn attention for half as long again after the dip of its "
-        "entropy lowers the loss more than as long before it.",
+        "entropy lowers the loss more than as long before it, and more so than on a shuffled tree.",
     }
 )
 OF_DECODERS = statements(
@@ -142,6 +144,9 @@ def _order(settings: DeepHierarchy, when: pd.Series, task: str, learned: str) ->
         found.append(
             STATEMENTS["deep_hierarchy.attention_orders"].judge(
                 _exceeds_shuffled(ratio[TREE], ratio[WEAK], TIMES, "that with weak attention")
+                & above(
+                    ratio[SHUFFLED], ratio[TREE], of=TIMES, than="that of the shuffled tree", across=SEEDS
+                )
                 & below(1, ratio[FROZEN], of=f"{TIMES}, with frozen attention,", across=SEEDS),
                 null=float(ratio[FROZEN].max()),
                 null_description="largest with frozen attention",
@@ -183,11 +188,14 @@ def _lone(settings: DeepHierarchy, grown: pd.Series) -> Claim:
 
 def _labels(grown: pd.Series) -> Claim:
     first = {run: _of(grown, "classes", run, 1, SIBLING) for run in (TREE, SHUFFLED, SHUFFLED_CLASSES)}
-    ratio = {run: first[run] / _of(grown, "classes", run, 1, COUSIN) for run in (TREE, SHUFFLED)}
+    first[FROZEN] = _of(grown, "classes", FROZEN, 1, SIBLING)
+    ratio = {run: first[run] / _of(grown, "classes", run, 1, COUSIN) for run in (TREE, SHUFFLED, FROZEN)}
+    of = "the sibling's association over the cousins'"
     return _judge_beside_shuffled(
         STATEMENTS["deep_hierarchy.classes_prefer_siblings"],
         ratio,
-        _exceeds_shuffled(ratio[TREE], ratio[SHUFFLED], "the sibling's association over the cousins'")
+        _exceeds_shuffled(ratio[TREE], ratio[SHUFFLED], of)
+        & above(ratio[FROZEN], ratio[TREE], of=of, than="that with frozen attention", across=SEEDS)
         & above(
             10 * first[SHUFFLED_CLASSES].max(),
             first[TREE],
@@ -195,7 +203,8 @@ def _labels(grown: pd.Series) -> Claim:
             than="ten times any with shuffled classes",
             across=SEEDS,
         ),
-        f"{_list_values(ratio[TREE])}, shuffled tree {_list_values(ratio[SHUFFLED])}; siblings' association "
+        f"{_list_values(ratio[TREE])}, shuffled tree {_list_values(ratio[SHUFFLED])}, frozen attention "
+        f"{_list_values(ratio[FROZEN])}; siblings' association "
         f"{_list_values(first[TREE])}, with shuffled classes {_list_values(first[SHUFFLED_CLASSES])}",
     )
 
@@ -217,17 +226,26 @@ def _bounce(entropy: pd.DataFrame, loss: pd.Series) -> Claim:
         curves = entropy.query("task == 'classes' and run == @run").groupby("seed")["value"]
         return float((curves.last() - curves.min()).min())
 
-    earlier, dip, later = (loss["classes"][run] - loss["classes"][TREE] for run in STOPS)
-    after, before = dip - later, earlier - dip
+    def saved(runs: Iterable[str]) -> tuple[pd.Series, pd.Series]:
+        earlier, dip, later = (loss["classes"][run] for run in runs)
+        return dip - later, earlier - dip
+
+    after, before = saved(STOPS)
+    after_shuffled, before_shuffled = saved(SHUFFLED_STOPS)
+    margin, null = after - before, after_shuffled - before_shuffled
     never = loss["classes"][FROZEN] - loss["classes"][TREE]
     of = "excess loss saved after the dip"
     return STATEMENTS["deep_hierarchy.bounce_is_of_use"].judge(
         above(0, after, of=of, across=SEEDS)
         & above(before.max(), after, of=of, than="any saved before it", across=SEEDS)
+        & above(
+            null.max(), margin, of=f"{of} less that before it", than="any on shuffled trees", across=SEEDS
+        )
         & above(0.001, rebound(TREE), of="rebound of the entropy", across=SEEDS, unit="nats"),
-        null=float(before.max()),
-        null_description="largest gain of as many steps before the dip",
-        evidence=f"after {_list_values(after)}, before {_list_values(before)}; attention that never learns "
+        null=float(null.max()),
+        null_description="largest gain after the dip less that before it, on shuffled trees",
+        evidence=f"after {_list_values(after)}, before {_list_values(before)}; on shuffled trees "
+        f"{_list_values(after_shuffled)} and {_list_values(before_shuffled)}; attention that never learns "
         f"costs {_list_values(never)}; rebound of at least {rebound(TREE):.3f} nats",
     )
 

@@ -16,6 +16,8 @@ from joma.experiments.joma_paper.deep_hierarchy import (
     DECODER,
     FROZEN,
     RUNS,
+    SHUFFLED,
+    SHUFFLED_STOPS,
     SINGLE,
     STOPS,
     TREE,
@@ -56,13 +58,44 @@ def network(settings: DeepHierarchy, run: str, tokens: int) -> JomaStack:
 def _train(settings: DeepHierarchy, task: str, name: str, seed: int, progress: Progress) -> pd.DataFrame:
     if task == DECODER:
         return decoder.train(settings, name, seed, progress)
-    asked, height = questions(settings, task, name, seed), heights(settings, name)
+    learned_from = SHUFFLED if name in SHUFFLED_STOPS else name
+    asked, height = questions(settings, task, learned_from, seed), heights(settings, name)
+    stop = settings.steps + 1
+    if times := (STOPS | SHUFFLED_STOPS).get(name):
+        whole = SHUFFLED if name in SHUFFLED_STOPS else TREE
+        entropy = _train(settings, task, whole, seed, progress).query("table == 'entropy'")
+        stop = round(times * int(entropy["step"].iloc[int(entropy["value"].argmin())]))
+    found, _ = train_stack(
+        settings, asked, height, task=task, name=name, seed=seed, stop=stop, progress=progress
+    )
+    return found.assign(task=task, run=name, seed=seed, dtype="float64")
+
+
+def train_stack(
+    settings: DeepHierarchy,
+    asked: Questions,
+    height: NDArray[np.int64],
+    *,
+    task: str,
+    name: str,
+    seed: int,
+    stop: int,
+    progress: Progress,
+) -> tuple[pd.DataFrame, JomaStack]:
+    """One stack on these questions, with attention that learns until a step: all three tables in one, and it.
+
+    Args:
+        settings: of network and training.
+        asked: what is learned.
+        height: H of every query and token (tokens, tokens).
+        task: ``tokens`` or ``classes``.
+        name: of the run, which decides on network and kappa.
+        seed: of the initial weights.
+        stop: the first step at which attention learns no more.
+        progress: bar.
+    """
     rate = settings.rate if task == "tokens" else settings.class_rate
     kappa = {FROZEN: 0.0, WEAK: 1.0}.get(name, settings.kappa)
-    stop = settings.steps + 1
-    if name in STOPS:
-        entropy = _train(settings, task, TREE, seed, progress).query("table == 'entropy'")
-        stop = round(STOPS[name] * int(entropy["step"].iloc[int(entropy["value"].argmin())]))
     rows: Rows = []
     with reproducible(seed):
         stack = network(settings, name, len(height))
@@ -83,7 +116,7 @@ def _train(settings: DeepHierarchy, task: str, name: str, seed: int, progress: P
             with torch.no_grad():
                 for parameter, speed, move in zip([*weights, *logits], speeds, moves, strict=True):
                     parameter -= speed * move
-    return pd.DataFrame(rows).assign(task=task, run=name, seed=seed, dtype="float64")
+    return pd.DataFrame(rows), stack
 
 
 class _Tokens:

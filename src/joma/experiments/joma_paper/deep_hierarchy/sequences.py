@@ -96,6 +96,11 @@ def questions(settings: DeepHierarchy, task: str, run: str, seed: int) -> Questi
     if task == "classes":
         labels = rng.permutation(labels) if run == SHUFFLED_CLASSES else labels
         return _count_questions(tokens, np.full(len(tokens), -1), labels, 2**TOPS)
+    return ask_for_tokens(tokens)
+
+
+def ask_for_tokens(tokens: NDArray[np.int64]) -> Questions:
+    """Every token in turn is hidden in all sequences (sequences, tokens), and asked for."""
     size = tokens.shape[1]
     contexts = np.repeat(tokens[None], size, axis=0)
     contexts[np.arange(size), :, np.arange(size)] = 0

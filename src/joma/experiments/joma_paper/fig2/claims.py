@@ -18,14 +18,15 @@ STATEMENTS = statements(
         "fig2.{data}_correlation": "JoMA Fig. 2, caption | {data} classes: z_hat shows high correlation "
         "with z.",
         "fig2.{data}_part_{part}": "JoMA Fig. 2, caption | {data} classes: the component z_hat{part} alone "
-        "does not correlate highly with z.",
+        "does not correlate highly with z, where the whole does.",
         "fig2.{data}_scale": "JoMA Sec. 3: 'still predicts z_m(t) fairly well' | {data} classes: z_hat is "
         "closer to z than the guess that z never moves.",
         "fig2.{data}_moving_mean": "JoMA Thm 1, softmax, Eq. 17 | {data} classes: Eq. 17 with bbar as it "
         "moves beats the guess that z never moves: what fails is the constancy of bbar.",
         "fig2.{data}_identity": "JoMA Thm 1, softmax, made exact | {data} classes: the integral identity, "
         "squared steps counted, gives z exactly.",
-    }
+    },
+    exact=("fig2.{data}_identity",),
 )
 
 
@@ -69,7 +70,8 @@ def _claims(data: str, final: pd.DataFrame, least_first: float) -> list[Claim]:
         STATEMENTS["fig2.{data}_part_{part}"]
         .fill(data=data, part=part)
         .judge(
-            below(HIGH, alone[part], of="size of the correlation", across="in every seed"),
+            below(HIGH, alone[part], of="size of the correlation", across="in every seed")
+            & at_least(HIGH, high, of="correlation of the whole", across="in every seed"),
             null=shuffled,
             null_description="size of the correlation with z_hat's tokens shuffled, largest of the seeds",
             evidence=f"largest {seeds}; median {final.loc[f'correlation_{part}'].median():.2f}"

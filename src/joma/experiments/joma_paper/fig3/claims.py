@@ -41,7 +41,9 @@ def claims(settings: Fig3, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     order, signs, distance = _against_limits(losers)
     random = np.random.default_rng(settings.seed)
     nulls = [
-        _against_limits(losers.assign(weight_limit=random.permutation(losers["weight_limit"])))
+        _against_limits(
+            losers.assign(weight_limit=random.permutation(losers["weight_limit"].to_numpy(copy=True)))
+        )
         for _ in range(SHUFFLES)
     ]
     return [
@@ -96,7 +98,12 @@ def _sole_winner(tokens: pd.DataFrame) -> float:
 
 
 def _against_limits(losers: pd.DataFrame) -> tuple[float, float, float]:
-    """Smallest rank correlation of a run, share of equal signs of all, largest relative distance of a run."""
+    """Smallest rank correlation of a run, share of equal signs of all, largest relative distance of a run.
+
+    NaN where no token is a loser.
+    """
+    if losers.empty:
+        return np.nan, np.nan, np.nan
     runs = [run for _, run in losers.groupby("run")]
     order = min(float(kendalltau(run["weight"], run["weight_limit"]).statistic) for run in runs)
     signs = float((np.sign(losers["weight"]) == np.sign(losers["weight_limit"])).mean())

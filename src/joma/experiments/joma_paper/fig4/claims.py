@@ -23,7 +23,8 @@ STATEMENTS = statements(
         "up.",
         "fig4.{key}_salient_first": "JoMA Fig. 4, Thm 4 | {along} the components of larger mu are learned "
         "first.",
-    }
+    },
+    exact=True,
 )
 
 
@@ -87,10 +88,12 @@ def claims(settings: Fig4, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     tolerance = 0.5 * settings.learning_rate
     if temperature == ACTING:
         statement = "The script at T = 2 is Eq. 6 on another clock."
-        found.append(Statement(claim, source, statement).judge(within_error(tolerance, own), evidence=how))
+        found.append(
+            Statement(claim, source, statement, exact=True).judge(within_error(tolerance, own), evidence=how)
+        )
         return found
     found.append(
-        Statement(claim, source, "The figure shows Eq. 6.").correct(
+        Statement(claim, source, "The figure shows Eq. 6.", exact=True).correct(
             "It shows w += eta (mu - w) softmax(w^2/T): Eq. 6 with kappa = 2/T in place of 1, on "
             "another clock.",
             printed_error=printed,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import and_
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from scipy.stats import mannwhitneyu
 
 from joma.core.claim import (
     Claim,
+    Criterion,
     Statement,
     above,
     at_least,
@@ -44,6 +47,10 @@ STATEMENTS = statements(
         "fig6.falls": f"{SOURCE} | the top layer's attention entropy falls first: attention becomes sparse",
         "fig6.rebound": f"{SOURCE} | after the dip the top layer's attention entropy rises again: attention "
         "becomes dense",
+        "fig6.fall_size": f"a size of joma's own choice, {LEAST_DIP} nats (not in the paper) | the top "
+        f"layer's attention entropy falls by at least {LEAST_DIP} nats",
+        "fig6.rebound_size": f"a size of joma's own choice, {LEAST_REBOUND} nats (not in the paper) | after "
+        f"the dip the top layer's attention entropy rises by at least {LEAST_REBOUND} nats",
         "fig6.beyond_shuffled": f"{SOURCE} | the top layer's entropy rebounds further than with {SHUFFLED}",
         "fig6.beyond_untrained_qk": f"{SOURCE} | the top layer's entropy rebounds further than with "
         f"{UNTRAINED_QK}",
@@ -74,17 +81,14 @@ def claims(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     top = bounces[bounces["layer"] == bounces["depth"] - 1]
     entropy, rank, change = (rows(top, metric=metric) for metric in MEASURED)
     found = [
-        _moves(entropy, "dip", LEAST_DIP, STATEMENTS["fig6.falls"]),
-        _moves(entropy, "rebound", LEAST_REBOUND, STATEMENTS["fig6.rebound"]),
+        *_directions(everything, entropy, rank, change),
+        *_sizes(everything, entropy),
         exceeds_null(everything, SHUFFLED, STATEMENTS["fig6.beyond_shuffled"]),
         exceeds_null(everything, UNTRAINED_QK, STATEMENTS["fig6.beyond_untrained_qk"]),
         early_transient(entropy, bool(settings.recorded)),
         bottom_bounces_less(bounces),
-        _moves(rank, "dip", 0.1, STATEMENTS["fig6.rank_falls"]),
-        _moves(rank, "rebound", 0.02, STATEMENTS["fig6.rank_rebounds"]),
-        _moves(change, "rebound", 0.02, STATEMENTS["fig6.rank_of_change_rebounds"]),
         block_law(entropy, curves),
-        *remarks(top, curves),
+        *remarks(of_tops(everything), curves),
         agrees(settings, tables["authors"], STATEMENTS["fig6.authors"]),
     ]
     if seeds >= FEWEST:
@@ -94,15 +98,11 @@ def claims(settings: Fig6, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
 
 def exceeds_null(bounces: pd.DataFrame, variant: str, statement: Statement) -> Claim:
     """Whether the decoders rebound further than those of a null, seed against seed."""
-    of_tops = (bounces["layer"] == bounces["depth"] - 1) & (bounces["metric"] == "attention_entropy")
-    rebounds = bounces[of_tops].set_index(["variant", "depth"])["rebound"]
+    tops = rows(of_tops(bounces), metric="attention_entropy")
+    rebounds = tops.set_index(["variant", "depth"])["rebound"]
     if variant not in rebounds.index:
         return statement.not_tested("these nulls were not trained; --preset evidence trains them")
-    found = []
-    for depth in sorted(bounces["depth"].unique()):
-        real, null = (rebounds.loc[[(one, depth)]].to_numpy() for one in (REAL, variant))
-        chance = mannwhitneyu(real, null, alternative="greater", method="exact").pvalue
-        found.append((float(chance), float(np.median(real)), float(np.median(null)), len(real)))
+    found = _beyond(rebounds, variant)
     worst = max(found)
     return statement.judge(
         below(SIGNIFICANT, worst[0], of="exact p of the ranks of the rebounds", across="at every depth"),
@@ -114,30 +114,125 @@ def exceeds_null(bounces: pd.DataFrame, variant: str, statement: Statement) -> C
     )
 
 
-def _moves(curves: pd.DataFrame, what: str, least: float, statement: Statement) -> Claim:
-    """A dip or a rebound of at least ``least`` (nats; of a rank: of its start) in every run, beyond noise."""
+def of_tops(bounces: pd.DataFrame) -> pd.DataFrame:
+    """The rows of every decoder's top layer."""
+    return bounces[bounces["layer"] == bounces["depth"] - 1]
+
+
+def _beyond(values: pd.Series, variant: str) -> list[tuple[float, float, float, int]]:
+    """Of each depth: exact p of the ranks of real values above a null's, both medians, and how many.
+
+    ``values`` are indexed by variant and depth.
+    """
+    found = []
+    for depth in sorted(values.index.get_level_values("depth").unique()):
+        real, null = (values.loc[[(one, depth)]].to_numpy() for one in (REAL, variant))
+        chance = mannwhitneyu(real, null, alternative="greater", method="exact").pvalue
+        found.append((float(chance), float(np.median(real)), float(np.median(null)), len(real)))
+    return found
+
+
+def _directions(
+    bounces: pd.DataFrame, entropy: pd.DataFrame, rank: pd.DataFrame, change: pd.DataFrame
+) -> list[Claim]:
+    """Falls and rebounds: beyond noise, and, of what a null was trained for, further than in the null."""
+    return [
+        _moves(entropy, ("dip",), STATEMENTS["fig6.falls"], _than_nulls(bounces, entropy, SHUFFLED)),
+        _moves(entropy, ("rebound", "dip"), STATEMENTS["fig6.rebound"]),
+        _moves(
+            rank,
+            ("dip",),
+            STATEMENTS["fig6.rank_falls"],
+            _than_nulls(bounces, rank, SHUFFLED, UNTRAINED_QK),
+        ),
+        _moves(rank, ("rebound", "dip"), STATEMENTS["fig6.rank_rebounds"]),
+        _moves(change, ("rebound", "dip"), STATEMENTS["fig6.rank_of_change_rebounds"]),
+    ]
+
+
+def _sizes(bounces: pd.DataFrame, entropy: pd.DataFrame) -> list[Claim]:
+    """How far: thresholds that are joma's own, apart from whether it moves at all."""
+    found = []
+    for name, column, least in (
+        ("fall_size", "depth_of_dip", LEAST_DIP),
+        ("rebound_size", "rebound", LEAST_REBOUND),
+    ):
+        statement, size = STATEMENTS[f"fig6.{name}"], entropy[column]
+        beyond = _than_nulls(bounces, entropy, SHUFFLED, column=column)
+        null, described = _null_size(bounces, entropy, column)
+        criterion = at_least(
+            least, size, of="size over the smoothed curve", across="in every run", unit="nats"
+        )
+        found.append(
+            statement.judge(
+                criterion if beyond is None else criterion & beyond,
+                null=null,
+                null_description=described,
+                evidence=f"{size.min():.3g} to {size.max():.3g} nats in {len(size)} runs",
+            )
+        )
+    return found
+
+
+def _null_size(bounces: pd.DataFrame, entropy: pd.DataFrame, column: str) -> tuple[float, str]:
+    found = rows(of_tops(bounces), metric="attention_entropy", variant=SHUFFLED)[column]
+    if not found.empty:
+        return float(found.max()), f"largest with {SHUFFLED}"
+    noise = "dip_null" if column == "depth_of_dip" else "rebound_null"
+    return float(entropy[noise].max()), "size that noise alone exceeds once in twenty"
+
+
+def _than_nulls(
+    bounces: pd.DataFrame, curves: pd.DataFrame, *variants: str, column: str = "depth_of_dip"
+) -> Criterion | None:
+    """That a fall is further than a null's, by the ranks of the seeds; None where no null was trained."""
+    if curves.empty or not set(variants) <= set(bounces["variant"]):
+        return None
+    tops = rows(of_tops(bounces), metric=curves["metric"].iloc[0]).set_index(["variant", "depth"])
+    found = [
+        below(
+            SIGNIFICANT,
+            [chance for chance, *_ in _beyond(tops[column], variant)],
+            of=f"exact p of the ranks of these beside {variant}",
+            across="at every depth",
+        )
+        for variant in variants
+    ]
+    return reduce(and_, found)
+
+
+def _moves(
+    curves: pd.DataFrame, what: tuple[str, ...], statement: Statement, beyond: Criterion | None = None
+) -> Claim:
+    """A dip or rebound beyond noise in every run; a rebound needs a dip, else it is a rise."""
     if curves.empty:
         return statement.not_tested("the curves hold no such measurement")
     of_entropy = bool((curves["metric"] == "attention_entropy").all())
     unit = "nats" if of_entropy else "of its start"
     whole = 1.0 if of_entropy else curves["start"]
-    size = curves["depth_of_dip" if what == "dip" else "rebound"] / whole
-    probability = curves[f"{what}_probability"]
+    first = what[0]
+    size = curves["depth_of_dip" if first == "dip" else "rebound"] / whole
+    probability = curves[f"{first}_probability"]
     noise = probability >= SIGNIFICANT
-    if what == "rebound" and size.min() >= least and noise.any() and curves["cannot_tell"][noise].all():
+    if first == "rebound" and noise.any() and curves["cannot_tell"][noise].all() and (size > 0).all():
         reason = f"{noise.sum()} of {len(curves)} curves cannot tell: slow noise is not excluded"
         return statement.not_tested(f"{reason} (largest p {probability.max():.2g})")
+    moved = [
+        below(SIGNIFICANT, curves[f"{one}_probability"], of=f"p of the {one}", across="in every run")
+        for one in what
+    ]
     return statement.judge(
-        at_least(least, size, of=f"{what} over the smoothed curve", across="in every run", unit=unit)
-        & below(SIGNIFICANT, probability, of="p", across="in every run"),
-        null=(curves[f"{what}_null"] / whole).max(),
-        null_description=f"mean {what} from which on the runs' spread excludes noise (1 in 20)"
-        if curves[f"{what}_null"].nunique() == curves["depth"].nunique() < len(curves)
+        reduce(and_, [*moved, *([] if beyond is None else [beyond])]),
+        measured=float(size.min()),
+        null=(curves[f"{first}_null"] / whole).max(),
+        null_description=f"mean {first} from which on the runs' spread excludes noise (1 in 20)"
+        if curves[f"{first}_null"].nunique() == curves["depth"].nunique() < len(curves)
         or len(curves) >= TOGETHER
-        else f"{what} that 1 in 20 curves of noise alone, as slow as these allow, exceeds",
-        evidence=f"smallest of {len(curves)} runs; from {curves['start'].mean():.3g} to "
-        f"{curves['dip_value'].mean():.3g} at steps {curves['dip_step'].min():g} to "
-        f"{curves['dip_step'].max():g}; largest p {probability.max():.2g}",
+        else f"{first} that 1 in 20 curves of noise alone, as slow as these allow, exceeds",
+        evidence=f"measured is the smallest {first} of {len(curves)} runs ({unit}); from "
+        f"{curves['start'].mean():.3g} to {curves['dip_value'].mean():.3g} at steps "
+        f"{curves['dip_step'].min():g} to {curves['dip_step'].max():g}; largest p {probability.max():.2g}"
+        + ("" if beyond is not None or first != "dip" else "; the nulls were not trained"),
     )
 
 

@@ -9,9 +9,11 @@ from joma.checks.block_rank import FIGURE_4
 from joma.core.arguments import Array
 from joma.core.claim import Claim, above, at_least, below, statements
 from joma.core.tables import rows
+from joma.experiments.shared.curves import REAL
 from joma.theory import salience
 from joma.theory.block_salience import entropy as entropy_of
 
+ENTROPY = "attention_entropy"
 RESEMBLES = 0.8
 MANY = 0.1
 
@@ -20,7 +22,8 @@ STATEMENTS = statements(
         "fig6.resembles_fig4": "JoMA Sec. 5.1 (the 1-layer curve resembles Fig. 4) | the entropy of a "
         "one-layer decoder takes the course of Fig. 4's (Eq. 6)",
         "fig6.rank_is_more_reliable": "JoMA Sec. 5.1, 'stable ranks ... may be more reliable than attention "
-        "sparsity' | the stable rank of the lower MLP tells its fall with less noise than the entropy does",
+        "sparsity' | the stable rank of the lower MLP tells its fall with less noise than the entropy does, "
+        "and tells runs from their nulls (shuffled words, W_Q and W_K left alone) further apart",
         "fig6.neurons_correlate": "JoMA Sec. 6, '4d hidden neurons ... many of their embeddings are highly "
         "correlated' | what many hidden neurons write is highly correlated with what another one writes",
     }
@@ -28,14 +31,14 @@ STATEMENTS = statements(
 
 
 def remarks(top: pd.DataFrame, curves: pd.DataFrame) -> list[Claim]:
-    """``top``: dips and rebounds of the top layers; ``curves``: all measurements."""
+    """``top``: dips and rebounds of the top layers, of the nulls too; ``curves``: all measurements."""
     return [resembles_figure_4(top, curves), rank_is_more_reliable(top), neurons_correlate(curves)]
 
 
 def resembles_figure_4(top: pd.DataFrame, curves: pd.DataFrame) -> Claim:
     """The course of the one-layer decoders beside Fig. 4's Eq. 6, stretched so that their dips coincide."""
     statement = STATEMENTS["fig6.resembles_fig4"]
-    single = rows(top, depth=1, metric="attention_entropy")
+    single = rows(top, depth=1, metric=ENTROPY, variant=REAL)
     if single.empty:
         return statement.not_tested("no decoder of one layer was trained (setting layers)")
     times = np.geomspace(1e-3, 20.0, 4000)
@@ -66,21 +69,45 @@ def _correlation(first: Array, second: Array) -> float:
 
 
 def rank_is_more_reliable(top: pd.DataFrame) -> Claim:
-    """Noise of the curves in units of their fall."""
+    """Noise of the curves in units of their fall, and how far apart both tell runs and their nulls."""
     statement = STATEMENTS["fig6.rank_is_more_reliable"]
+    everything, top = top, rows(top, variant=REAL)
     share = (top["noise"] / top["depth_of_dip"].clip(lower=1e-12)).groupby([top["run"], top["metric"]]).mean()
     table = share.unstack("metric")
     if "stable_rank" not in table:
         return statement.not_tested("the curves hold no stable rank")
     rank, entropy = table["stable_rank"], table["attention_entropy"]
+    criterion = below(
+        entropy, rank, of="noise over fall of the rank", than="the entropy's", across="in every run"
+    )
+    told = []
+    for variant in sorted(set(everything["variant"]) - {REAL}):
+        of_rank, of_entropy = (_apart(everything, variant, metric) for metric in ("stable_rank", ENTROPY))
+        told.append(
+            f"; apart from {variant}: {of_rank:.2g} spreads by the rank, {of_entropy:.2g} by the entropy"
+        )
+        criterion &= above(
+            of_entropy,
+            of_rank,
+            of=f"distance of its fall from that with {variant}, in spreads of the seeds,",
+            than="the entropy's",
+        )
     return statement.judge(
-        below(entropy, rank, of="noise over fall of the rank", than="the entropy's", across="in every run"),
+        criterion,
         measured=rank.max(),
         null=entropy.min(),
         null_description="the same of the attention entropy, least",
         evidence=f"top layers of {len(table)} runs; rank {rank.min():.2g} to {rank.max():.2g}, entropy "
-        f"{entropy.min():.2g} to {entropy.max():.2g}",
+        f"{entropy.min():.2g} to {entropy.max():.2g}" + "".join(told),
     )
+
+
+def _apart(tops: pd.DataFrame, variant: str, metric: str) -> float:
+    """Distance of the mean falls of the runs and of a null, over the pooled spread of their seeds."""
+    falls = rows(tops, metric=metric).groupby("variant")["depth_of_dip"]
+    mean, spread = falls.mean(), falls.std()
+    pooled = float(np.sqrt((spread[REAL] ** 2 + spread[variant] ** 2) / 2))
+    return abs(float(mean[REAL] - mean[variant])) / pooled if pooled else 0.0
 
 
 def neurons_correlate(curves: pd.DataFrame) -> Claim:

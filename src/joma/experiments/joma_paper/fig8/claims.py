@@ -147,6 +147,13 @@ def bounce_is_best(decoders: pd.DataFrame, seed: int) -> Claim:
     statement = STATEMENTS["fig8.bounce_is_best"]
     everywhere = decoders.groupby("learning_rate")["depth"].nunique() == decoders["depth"].nunique()
     decoders = decoders[decoders["learning_rate"].map(everywhere)].reset_index(drop=True)
+    if "dip_loss" not in decoders:
+        return statement.not_tested(
+            "the run does not hold the loss at each decoder's dip, and rates that end before the loss at "
+            "which others dip are no fair comparison; run it again"
+        )
+    every = sorted(decoders["learning_rate"].unique())
+    decoders = reached(decoders)
     rates = sorted(decoders["learning_rate"].unique())
     if math.factorial(len(rates)) < 1 / SIGNIFICANT:
         correlation = _correlation_within(decoders["rebound"], decoders["lowest_loss"], decoders["depth"])
@@ -172,10 +179,29 @@ def bounce_is_best(decoders: pd.DataFrame, seed: int) -> Claim:
         ),
         null=np.quantile(null, 0.05),
         null_description="rank correlation that 1 in 20 orders of the rates' losses fall below",
-        evidence=f"{len(decoders)} decoders, ranked within {len(best)} depths; p {chance:.2g}; at the "
+        evidence=f"{len(decoders)} decoders of {len(rates)} of {len(every)} rates, without those that end "
+        f"before the loss at which others dip, ranked within {len(best)} depths; p {chance:.2g}; at the "
         f"rate with the lowest loss ({', '.join(f'{depth} layers: {rate:g}' for depth, rate in best)}) "
         f"most bounce at {len(bouncing)} of {len(best)} depths",
     )
+
+
+def reached(decoders: pd.DataFrame) -> pd.DataFrame:
+    """The decoders without those of rates that end before the loss at which others dip.
+
+    That loss is, of each depth, the median over its bouncing decoders at their dips. A rate below all that
+    bounce whose lowest loss is still above it, at most depths, has had no time to rebound, and has a high
+    loss for the same reason. (A rate that is too large got as far as it will.)
+    """
+    bouncing = decoders[decoders["course"] == BOUNCES]
+    if bouncing.empty:
+        return decoders
+    dips = bouncing.groupby("depth")["dip_loss"].median()
+    lowest = decoders.groupby(["depth", "learning_rate"])["lowest_loss"].mean().unstack("learning_rate")
+    got = lowest.loc[dips.index].le(dips, axis=0).mean() > 0.5
+    small = got.index < bouncing["learning_rate"].min()
+    early = set(got.index[small & ~got.to_numpy()])
+    return decoders[~decoders["learning_rate"].isin(early)].reset_index(drop=True)
 
 
 def _correlation_within(x: pd.Series, y: pd.Series, groups: pd.Series) -> float:

@@ -55,7 +55,9 @@ def _decoders(curves: pd.DataFrame, bounces: pd.DataFrame) -> pd.DataFrame:
     """A row per decoder: what the entropy of its top layer did, and its lowest and last held-out loss."""
     is_top = (bounces["layer"] == bounces["depth"] - 1) & (bounces["metric"] == "attention_entropy")
     top = bounces[is_top & (bounces["variant"] == REAL)].set_index("run")
-    loss = curves[curves["metric"] == "validation_loss"].groupby("run")["value"]
+    losses = curves[curves["metric"] == "validation_loss"]
+    loss = losses.groupby("run")["value"]
+    at_dip = losses.join(top["dip_step"], on="run").query("step >= dip_step").groupby("run")["value"].first()
     found = top[
         ["depth", "learning_rate", "seed", "start", "end", "dip_step", "depth_of_dip", "dip_probability"]
     ].assign(
@@ -64,6 +66,7 @@ def _decoders(curves: pd.DataFrame, bounces: pd.DataFrame) -> pd.DataFrame:
         rebound_probability=top["rebound_probability"],
         lowest_loss=loss.min(),
         last_loss=loss.last(),
+        dip_loss=at_dip,
     )
     collapsed = found["end"] < COLLAPSED * found["start"]
     # Where runs are judged together, each must also move further than their mean had to.

@@ -21,7 +21,8 @@ STATEMENTS = statements(
         "and the figure suggest).",
         "fig9.equation_58": "JoMA Eq. 58 | theta_2(0) p_n(0) >= 1/4 (strictly) suffices for critical points.",
         "fig9.ratio_range": "JoMA Eq. 59 | Every s in S lies in (1/2, 1) or (1, 2).",
-    }
+    },
+    exact=True,
 )
 
 

@@ -40,7 +40,7 @@ def claims(settings: LatentDepth, tables: Mapping[str, pd.DataFrame]) -> list[Cl
     height = rows(pairs, model="attention").groupby(["data", "seed", "height"])["attention"].mean()
     others = 2 ** (settings.depth - 1) - 1
     sibling = height.xs(1, level="height") * others
-    ratios = _far_to_near(tables["growth"], settings.depth - 1)
+    ratios = far_to_near(tables["growth"], settings.depth - 1)
     slower = {data: ratios.loc[data, "bag"] - ratios.loc[data, "attention"] for data in DATA}
     slowed = slower["deep"] - slower["shallow"]
     slowing = (
@@ -92,7 +92,7 @@ def _uncertainty(values: pd.Series) -> float:
     return float(t.isf(SIGNIFICANT, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
 
 
-def _far_to_near(growth: pd.DataFrame, farthest: int) -> pd.DataFrame:
+def far_to_near(growth: pd.DataFrame, farthest: int) -> pd.DataFrame:
     """|Farthest| over sibling association at the first moment when the sibling's is half of its largest."""
     rows = {}
     for key, part in growth.groupby(["data", "seed", "model"]):

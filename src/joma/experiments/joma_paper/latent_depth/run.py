@@ -91,12 +91,40 @@ def _train(settings: LatentDepth, data: str, model: str, seed: int) -> pd.DataFr
     tree = trees(settings.depth, settings.edge_correlation)["shallow" if data == AGAIN else data]
     _, values = sample(tree, 2 * settings.samples, [seed, (*DATA, AGAIN).index(data)])
     tokens = values[:, tree.leaves].astype(np.float64)
-    train, held_out = tokens[: settings.samples], tokens[settings.samples :]
+    held_out = tokens[settings.samples :]
     best = bayes_probabilities(tree, held_out)
+    return train_layer(settings, tokens, best, data=data, model=model, seed=seed)
+
+
+def train_layer(
+    settings: LatentDepth,
+    tokens: NDArray[np.float64],
+    best: NDArray[np.float64],
+    *,
+    data: str,
+    model: str,
+    seed: int,
+) -> pd.DataFrame:
+    """The layer on some sequences; all three tables in one.
+
+    Args:
+        settings: of the training. The heights are those of one binary tree above all tokens.
+        tokens: (2 samples, tokens), 0 or 1: trained on and held out.
+        best: of the held-out half, the probability of each token given all others.
+        data: what these are called.
+        model: ``attention`` or ``bag``.
+        seed: of the initial weights.
+
+    Raises:
+        InputError: a token that is always there, or never.
+    """
+    train, held_out = tokens[: settings.samples], tokens[settings.samples :]
     bayes = float(-np.log(np.where(held_out == 1, best, 1 - best)).mean())
     frequency = train.mean(axis=0)
     if not ((frequency > 0) & (frequency < 1)).all():
-        raise InputError(f"latent_depth: a token never varies in {settings.samples} sequences; draw more.")
+        raise InputError(
+            f"{settings.name()}: a token never varies in {settings.samples} sequences; draw more."
+        )
     marginal = float(-np.log(np.where(held_out == 1, frequency, 1 - frequency)).mean())
     size = tokens.shape[1]
     heights = ancestor_heights(size)
@@ -129,7 +157,7 @@ def _train(settings: LatentDepth, data: str, model: str, seed: int) -> pd.DataFr
                         "height": h,
                         "value": float(association[heights == h].mean()),
                     }
-                    for h in range(1, settings.depth)
+                    for h in range(1, int(heights.max()) + 1)
                 ]
             loss_now = cross_entropy(predict(train), torch.from_numpy(train)) * size
             gradients = torch.autograd.grad(loss_now, learned)

@@ -15,7 +15,7 @@ STATEMENTS = statements(
         "linear_agrees.sparse": "JoMA Sec. 1 | For linear activation attention becomes sparse (entropy among "
         "distinct tokens).",
         "linear_agrees.sparse_as_a_whole": "JoMA Sec. 1 | The entropy of attention over all tokens falls, "
-        "normalised or not.",
+        "normalised or not, as it does not where there is nothing to learn.",
         "linear_agrees.winner": "JoMA Thm 2; Scan&Snap Thm 3 | Of a next token's distinct tokens the most "
         "frequent gains most, in both.",
         "linear_agrees.fates": "Scan&Snap Thm 2, for JoMA's linear case | The common token falls and every "
@@ -24,7 +24,12 @@ STATEMENTS = statements(
         "correction: JoMA's exact integral is Scan&Snap's too, normalised or not.",
         "linear_agrees.sum": "JoMA Thm 1, softmax | The sum of the attention logits is conserved, normalised "
         "or not.",
-    }
+    },
+    exact=(
+        "linear_agrees.coincide",
+        "linear_agrees.integral",
+        "linear_agrees.sum",
+    ),
 )
 
 
@@ -65,7 +70,15 @@ def claims(settings: LinearAgrees, tables: Mapping[str, pd.DataFrame]) -> list[C
             f"the null falls in {int((null < 0).sum())} of {cells}",
         ),
         STATEMENTS["linear_agrees.sparse_as_a_whole"].judge(
-            below(0, whole.max(), of=change, across="everywhere", unit="nats"),
+            below(0, whole.max(), of=change, across="everywhere", unit="nats")
+            & below(
+                nothing["entropy, change"].min(),
+                whole.max(),
+                of=change,
+                than="any where the context says nothing of the next token",
+                across="everywhere",
+                unit="nats",
+            ),
             null=float(nothing["entropy, change"].max()),
             null_description="the largest where the context says nothing of the next token",
             evidence=f"it falls in {int((whole[:, 0] < 0).sum())} of {cells} runs of the block and in "

@@ -27,10 +27,11 @@ STATEMENTS = statements(
         "table1.readings": "JoMA Table 1, the readings of its sentence | some reading of NCorr, the same in "
         "every cell, gives the numbers of s = 1",
         "table1.bottom_high": f"{SOURCE} | in the lowest layer, every latent has a hidden neuron of high "
-        "normalised correlation",
-        "table1.bottom_above_top": f"{SOURCE} | the correlation is highest in the lowest layer",
+        "normalised correlation, higher than before training",
+        "table1.bottom_above_top": f"{SOURCE} | the correlation is highest in the lowest layer, more so than "
+        "before training",
         "table1.above_shuffled": f"{SOURCE} | at s = 1 neurons correlate with the latents more than the "
-        "best of so many would by chance",
+        "best of so many would by chance, more so than before training",
         "table1.learned_s{layer}": f"{SOURCE} (implied: 'in the learned models') | the alignment of layer "
         f"{{layer}} with the latents of s = {{layer}} is learned",
     }
@@ -79,7 +80,8 @@ class Ends:
 def _bottom_high(ends: Ends) -> Claim:
     trained, untrained = ends.cell_means(0, trained=True), ends.cell_means(0, trained=False)
     return STATEMENTS["table1.bottom_high"].judge(
-        at_least(HIGH, trained, of="NCorr at s = 0", across="in every cell"),
+        at_least(HIGH, trained, of="NCorr at s = 0", across="in every cell")
+        & above(untrained, trained, of="NCorr at s = 0", than=f"that of {UNTRAINED}", across="in every cell"),
         null=untrained.min(),
         null_description=f"{UNTRAINED}: a null as high says that this is not learning",
         evidence=f"smallest of {len(trained)} cell means; {QUOTED}",
@@ -119,7 +121,14 @@ def _bottom_above_top(ends: Ends) -> Claim:
     gap = ends.cell_means(0, trained=True) - ends.cell_means(1, trained=True)
     before = ends.cell_means(0, trained=False) - ends.cell_means(1, trained=False)
     return STATEMENTS["table1.bottom_above_top"].judge(
-        above(0, gap, of="NCorr at s = 0 less that at s = 1", across="in every cell"),
+        above(0, gap, of="NCorr at s = 0 less that at s = 1", across="in every cell")
+        & above(
+            before,
+            gap,
+            of="NCorr at s = 0 less that at s = 1",
+            than=f"that in {UNTRAINED}",
+            across="in every cell",
+        ),
         null=before.min(),
         null_description=f"the same difference in {UNTRAINED}",
         evidence=f"smallest of {len(gap)} cells{_not_learned(gap.min(), before.min())}",
@@ -134,7 +143,14 @@ def _above_shuffled(ends: Ends) -> Claim:
     excess = ends.of(1, trained=True) - ends.of(1, trained=True, metric="shuffled, 95 %")
     before = ends.of(1, trained=False) - ends.of(1, trained=False, metric="shuffled, 95 %")
     return STATEMENTS["table1.above_shuffled"].judge(
-        above(0, excess, of="NCorr less what 1 in 20 shuffles of the classes exceeds", across="in every run"),
+        above(0, excess, of="NCorr less what 1 in 20 shuffles of the classes exceeds", across="in every run")
+        & above(
+            before,
+            excess,
+            of="NCorr less what 1 in 20 shuffles of the classes exceeds",
+            than=f"that of {UNTRAINED}",
+            across="in every run",
+        ),
         null=before.min(),
         null_description=f"the same excess in {UNTRAINED}",
         evidence=f"smallest of {len(excess)} runs; the shuffles alone have "

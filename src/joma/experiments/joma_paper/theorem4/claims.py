@@ -18,7 +18,8 @@ STATEMENTS = statements(
         "end up growing in the ratio that Theorem 4 gives for exp attention, and the laws beside it for "
         "linear and softmax attention. (Eq. 6 is not the flow of the paper's own block, whose gate reads "
         "the attended input.)",
-    }
+    },
+    exact=True,
 )
 
 

@@ -18,7 +18,8 @@ STATEMENTS = statements(
         "theorem5.sampled": "JoMA Thm 5 (rho_0 corrected) | Tokens drawn from the tree co-occur as the "
         "corrected formula says.",
         "theorem5.falls": "JoMA Sec. 5 | Two tokens co-occur the more, the lower their common ancestor.",
-    }
+    },
+    exact=True,
 )
 
 

@@ -25,7 +25,8 @@ STATEMENTS = statements(
         "in the ordinary parametrisation too.",
         "snap_embeddings.graded": "Scan&Snap, winners-emergence (c), with embeddings | z_ml grows faster "
         "with larger P(l|m,n), in the ordinary parametrisation too.",
-    }
+    },
+    exact=("snap_embeddings.exact",),
 )
 
 

@@ -14,6 +14,8 @@ from joma.experiments.scan_snap.snap_phases import SnapPhases
 ONSET = "the same (growth per ln of the decoder's logit) in the decades around the decoder's half-speed time"
 PREMISE = 100.0
 """What eta_Y much larger than eta_Z is taken to mean: at least this ratio."""
+ALIKE = 2.0
+"""Times of one order differ by at most this factor from the law's, over all rates."""
 FAST = f"(eta_Y at least {PREMISE:g} eta_Z)"
 STATEMENTS = statements(
     {
@@ -32,7 +34,13 @@ STATEMENTS = statements(
         "transition (earlier peak of B').",
         "snap_phases.closed_form": "Scan&Snap Thm 4, factor and constant restored | B = 1/4 ln(1 + "
         "(2 K eta_Z/(C0 eta_Y)) h^2), C0 from the start of the flow.",
-    }
+    },
+    exact=(
+        "snap_phases.scanning",
+        "snap_phases.rates_scanning",
+        "snap_phases.phase_transition",
+        "snap_phases.closed_form",
+    ),
 )
 
 
@@ -80,7 +88,9 @@ def _phase_claims(phases: pd.DataFrame) -> list[Claim]:
         )
     )
     delays = phases["peak time"] / phases["decoder time"]
+    alike = "largest over smallest of that ratio"
     delay, outside = delays[_ratio(phases) >= PREMISE], delays[_ratio(phases) < PREMISE]
+    times = phases["decoder time"][_ratio(phases) >= PREMISE]
     statement = STATEMENTS["snap_phases.snap_time"]
     claims.append(
         statement.not_tested(f"no pair of rates with eta_Y at least {PREMISE:g} eta_Z")
@@ -88,10 +98,12 @@ def _phase_claims(phases: pd.DataFrame) -> list[Claim]:
         else statement.judge(
             between(
                 0.1, 10, farthest(delay), of="peak of B' over the decoder's half-speed time, farthest from 1,"
-            ),
-            null=None if outside.empty else farthest(outside),
-            null_description=f"the farthest where eta_Y is below {PREMISE:g} eta_Z",
-            evidence=f"peak over half-speed time {delay.min():.3g} to {delay.max():.3g} in {len(delay)} runs",
+            )
+            & at_most(ALIKE, delay.max() / delay.min(), of=alike),
+            null=None if outside.empty else outside.max() / outside.min(),
+            null_description=f"{alike}, where eta_Y is below {PREMISE:g} eta_Z",
+            evidence=f"peak over half-speed time {delay.min():.3g} to {delay.max():.3g} in {len(delay)} "
+            f"runs, whose half-speed times differ by a factor of {times.max() / times.min():.3g}",
         )
     )
     return claims

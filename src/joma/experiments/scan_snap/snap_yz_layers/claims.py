@@ -112,6 +112,14 @@ def _judge_difference(compared: _Comparison, difference: pd.Series, statement: S
             than=f"{STANDARD_ERRORS:g} of its standard errors",
             across="at every depth",
             unit="nats",
+        )
+        & above(
+            compared.largest_gap,
+            difference.min(),
+            of="difference of mean losses",
+            than="any of two runs that differ in their seed alone",
+            across="at every depth",
+            unit="nats",
         ),
         null=compared.largest_gap,
         null_description="the largest difference of two runs that differ in their seed alone",
