@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -358,3 +359,25 @@ FURTHER = (
     *("negated", "scaled", "rows permuted", "another draw", "layers exchanged", "stale embedding"),
     *("bias copied", "layer missing"),
 )
+
+
+def clean_training(seed: int) -> Training:
+    """One of many ways to train, drawn by its seed: optimizer, schedule, number of members, model."""
+    draw = random.Random(seed)
+    count = draw.choice([2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 30, 60])
+    every = draw.choice([1, 2, 4, 8] if count < 30 else [1, 2])
+    steps = tuple(every * k for k in range(count))
+    if draw.random() < 0.3:
+        steps = tuple(sorted({0, *(2**k for k in range(min(count, 7)))}))
+    first = draw.choice([0, 0, 10])
+    return Training(
+        seed=seed,
+        optimizer=draw.choice(["adamw", "adam", "sgd", "momentum", "rmsprop", "adagrad"]),
+        schedule=draw.choice(["warm up", "cosine", "decay", "drop", "re-warm", "restarts"]),
+        steps=tuple(first + step for step in steps),
+        batch=draw.choice([2, 8, 32]),
+        grows=draw.random() < 0.3,
+        experts=EXPERTS if draw.random() < 0.2 else 0,
+        tied=draw.random() < 0.3,
+        frozen=draw.random() < 0.15,
+    )

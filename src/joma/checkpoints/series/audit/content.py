@@ -46,6 +46,12 @@ class TensorContent:
     coarse: str
     """``rounded`` or ``quantised`` where the entries have fewer digits than their type; else empty."""
 
+    @property
+    def short(self) -> bool:
+        """Whether the sample is of numbers that bfloat16 or float16 hold as well."""
+        single = torch.from_numpy(self.sample).float()
+        return any(bool((single.to(d).float() == single).all()) for d in (torch.bfloat16, torch.float16))
+
 
 @dataclass
 class MemberContent:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -38,8 +38,12 @@ _NEARLY_ALL = 0.6
 _SUSPECT = 0.75
 """An error from which a reason is looked for, if it stands out among those of its member and its tensor."""
 _STANDS_OUT = 1.5
-_EXPLAINED = {"transposed", "negated", "permuted", "shifted", "swapped tensors", "merged adapter"}
+_EXPLAINED = {"transposed", "negated", "permuted", "shifted", "swapped tensors", "merged adapter", "scaled"}
 _MOST_LOOKS = 400
+_WHOLE = {"copy", "swapped members", "other run"}
+_FOLLOWS = {"zeroed", "discontinuity", "scaled"}
+_LAYER = re.compile(r".*?\.\d+\.")
+_MOST_OF_LAYER = 0.7
 _VALUES = {"not finite", "zeroed", "rounded", "quantised", "other shape", "transposed", "other type"}
 
 
@@ -97,7 +101,36 @@ def examine_line(members: Sequence[MemberContent]) -> tuple[list[Fault], list[st
     found += _swapped(line, names)
     found += _inside(line, names)
     found += _at_ends(line, names)
-    return join_faults(found), shared.notes
+    return join_faults(_once(line, found)), shared.notes
+
+
+def _once(line: Line, found: Sequence[Fault]) -> list[Fault]:
+    """The faults without what follows from another one of the same member."""
+    whole = {one.member for one in found if one.fault in _WHOLE}
+    stale = {(one.member, name) for one in found if one.fault == "stale tensors" for name in one.tensors}
+    kept = []
+    for one in found:
+        if one.fault in _FOLLOWS:
+            left = tuple(name for name in one.tensors if (one.member, name) not in stale)
+            if one.member in whole or not left:
+                continue
+            one = replace(one, tensors=left)
+        if one.fault == "swapped tensors":
+            place = _place(line.members, one.member)
+            others = {n for f in found if f.member == one.member and f is not one for n in f.tensors}
+            one = replace(one, tensors=tuple(_with_layers(line.members[place], one.tensors, others)))
+        kept.append(one)
+    return kept
+
+
+def _with_layers(one: MemberContent, named: Sequence[str], others: set[str]) -> list[str]:
+    """The tensors, and the rest of every layer most of which is named: gains alone tell layers not apart."""
+    layers: dict[str, list[str]] = {}
+    for tensor in one.tensors.values():
+        if match := _LAYER.match(tensor.name):
+            layers.setdefault(match[0], []).append(tensor.name)
+    whole = [own for own in layers.values() if len(set(own) & set(named)) >= _MOST_OF_LAYER * len(own)]
+    return [*named, *(n for own in whole for n in own if n not in named and n not in others)]
 
 
 def _place(members: Sequence[MemberContent], name: str) -> int:
@@ -219,18 +252,29 @@ def _whole(line: Line, k: int) -> Fault:
     return Fault(one.member.name, one.member.place.step, "other run", one.stored(one.tensors))
 
 
+def _have_reasons(line: Line, k: int, names: Sequence[str]) -> bool:
+    """Whether most of a few matrices are what they are for a reason of their own, and not of another run."""
+    few = [name for name in names if len(line.members[k].tensors[name].shape) > 1][:5]
+    words = [_reason(line, k, name)[0] for name in few]
+    return 2 * sum(word in _EXPLAINED for word in words) > len(words)
+
+
+def _reason(line: Line, k: int, name: str) -> tuple[str, str]:
+    order = line.order(name)
+    at = order.index(k)
+    low = line.members[order[at - 1]] if at > 0 else None
+    up = line.members[order[at + 1]] if at + 1 < len(order) else None
+    try:
+        return reason_for(name, line.members[k], low, up)
+    except JomaError:
+        return "discontinuity", ""
+
+
 def _reasons(line: Line, k: int, names: Sequence[str], sure: set[str]) -> list[Fault]:
     found = []
     one = line.members[k]
     for name in names:
-        order = line.order(name)
-        at = order.index(k)
-        low = line.members[order[at - 1]] if at > 0 else None
-        up = line.members[order[at + 1]] if at + 1 < len(order) else None
-        try:
-            word, reason = reason_for(name, one, low, up)
-        except JomaError:
-            word, reason = "discontinuity", ""
+        word, reason = _reason(line, k, name)
         if name in sure or word in _EXPLAINED:
             match = _likeness(line, k, name) if word == "discontinuity" else ""
             found.append(
@@ -276,8 +320,11 @@ def _at_ends(line: Line, names: Sequence[str]) -> list[Fault]:
             )
         apart = ends_apart(looks)
         matrices = [name for name in looks if len(line.members[end].tensors[name].shape) > 1]
-        if len(matrices) > 1 and sum(name in apart for name in matrices) >= _NEARLY_ALL * len(matrices):
+        all_apart = sum(name in apart for name in matrices) >= _NEARLY_ALL * len(matrices) > 1
+        if all_apart and not _have_reasons(line, end, sorted(apart)):
             found.append(_whole(line, end))
         elif apart:
-            found += _reasons(line, end, sorted(apart), apart)
+            usual = float(np.median([one.moves for one in looks.values()]))
+            more = {name for name, one in looks.items() if one.moves > _STANDS_OUT * usual}
+            found += _reasons(line, end, sorted(apart | more), apart)
     return found

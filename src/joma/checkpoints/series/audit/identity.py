@@ -56,7 +56,8 @@ def shared_tensors(members: Sequence[MemberContent]) -> Shared:
         if len(own) == 1 and ".experts." in own[0] and abs(stale - fitting) == 1:
             found.notes.append(f"{own[0]} did not change from one member to the next (an expert at rest)")
             continue
-        whole = len(own) >= _WHOLE * len(alive)
+        own += [n for n in names if n not in own and len(own) > 1 and _came_along(members, n, stale, fitting)]
+        whole = len([name for name in own if name in alive]) >= _WHOLE * len(alive)
         tied_names = [name for name in names if name not in alive and whole]
         member = members[stale].member
         found.faults.append(
@@ -70,6 +71,13 @@ def shared_tensors(members: Sequence[MemberContent]) -> Shared:
         )
         found.named |= {(stale, name) for name in own}
     return found
+
+
+def _came_along(members: Sequence[MemberContent], name: str, stale: int, fitting: int) -> bool:
+    """Whether a tensor without evidence of its own (of one number, say) left its neighbours with the rest."""
+    digests = [one.tensors[name].digest for one in members]
+    beside = [digests[k] for k in (stale - 1, stale + 1) if 0 <= k < len(digests) and k != fitting]
+    return digests[stale] == digests[fitting] and bool(beside) and digests[stale] not in beside
 
 
 def tied(members: Sequence[MemberContent], names: Sequence[str]) -> list[str]:

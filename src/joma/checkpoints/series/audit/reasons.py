@@ -9,9 +9,9 @@ from torch import Tensor
 from joma.checkpoints.series.audit.content import MemberContent
 from joma.core.arguments import Array
 
-_ALIKE = 0.7
+_ALIKE, _NEARLY = 0.7, 0.9
 _MOST_ROWS = 8192
-_LOW_RANK, _ENERGY = 8, 0.9
+_ENERGY = 0.9
 _LARGEST = 1 << 22
 
 
@@ -41,12 +41,11 @@ def reason_for(
         and _cosine(now.T, reference) > max(_ALIKE, plain + 0.1)
     ):
         return "transposed", ""
-    if plain > 0.99:
+    if plain > _NEARLY:
         ratio = float(now.norm() / reference.norm())
-        if abs(ratio - 1.0) > 3e-3 and _cosine(now / ratio, reference) > 0.99:
-            rest = float((now / ratio - reference).norm() / (now - reference).norm())
-            if rest < 0.5:
-                return "scaled", f"by {ratio:.3g}"
+        rest = float((now / ratio - reference).norm() / (now - reference).norm())
+        if rest < 0.5 and not 0.8 < ratio < 1.25:
+            return "scaled", f"by {ratio:.3g}"
     for shift in (1, -1, 2, -2):
         if now.ndim > 1 and _cosine(now.roll(shift, 0), reference) > max(_ALIKE, plain + 0.1):
             return "shifted", f"by {-shift} rows"
@@ -60,7 +59,7 @@ def reason_for(
         return "permuted", f"{moved} of {now.shape[1]} along the second axis"
     if now.ndim == 1 and plain < _ALIKE and torch.allclose(now.sort()[0], reference.sort()[0], rtol=0.05):
         return "permuted", ""
-    if is_low_rank(now - reference):
+    if low is not None and up is not None and is_low_rank(now - reference):
         return "merged adapter", ""
     return "discontinuity", ""
 

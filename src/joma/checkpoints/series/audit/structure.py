@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from joma.checkpoints.series.audit.content import MemberContent, TensorContent
@@ -27,7 +28,8 @@ def structure_faults(members: Sequence[MemberContent]) -> list[Fault]:
         found += _values(one, number, members)
     found += _isolated(members, "other type", lambda tensor: tensor.dtype)
     for word in ("rounded", "quantised"):
-        found += _isolated(members, word, lambda tensor, word=word: tensor.coarse == word, usual=False)
+        faults = _isolated(members, word, lambda tensor, word=word: tensor.coarse == word, usual=False)
+        found += [_with_short_ones(one, members) if word == "rounded" else one for one in faults]
     return found
 
 
@@ -55,6 +57,15 @@ def _names(one: MemberContent, usual: set[str], members: Sequence[MemberContent]
     if further and len(members) > 2:
         found.append(_fault(one, "further tensors", further))
     return found
+
+
+def _with_short_ones(fault: Fault, members: Sequence[MemberContent]) -> Fault:
+    """With the tensors too short to tell by themselves, where most of the member is rounded."""
+    one = next(one for one in members if one.member.name == fault.member)
+    if 2 * len(fault.tensors) < len(one.tensors):
+        return fault
+    short = [t.name for t in one.tensors.values() if t.name not in fault.tensors and t.short]
+    return replace(fault, tensors=(*fault.tensors, *short))
 
 
 def _are_renumbered(missing: Sequence[str], further: Sequence[str]) -> bool:
