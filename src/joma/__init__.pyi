@@ -18,6 +18,8 @@ from joma.instruments.neurons.probe import NeuronsResult as NeuronsResult
 from joma.instruments.probe.probe import ProbeResult as ProbeResult
 from joma.instruments.probe.probe import probe as probe
 from joma.instruments.reading.loading import load_model as load_model
+from joma.instruments.track.audit import AuditResult as AuditResult
+from joma.instruments.track.audit import audit as audit
 from joma.instruments.track.series import TrackResult as TrackResult
 from joma.instruments.track.series import track as track
 from joma.instruments.watch.watch import Watch as Watch

@@ -115,6 +115,7 @@ class TrackOptions(InstrumentOptions):
     """Options of ``joma track``."""
 
     dry_run: bool = setting(False, "say what there is, what it takes, and how long; measure one checkpoint")
+    audit: bool = setting(False, "only say which members are not what their names say (status 1: some)")
 
 
 @dataclass(frozen=True)

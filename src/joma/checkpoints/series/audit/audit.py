@@ -1,0 +1,94 @@
+"""A series audited: every member read once, each line examined."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from joma.checkpoints.adapters import is_adapter, open_weights
+from joma.checkpoints.checkpoint import Checkpoint
+from joma.checkpoints.series.audit.content import MemberContent, read_content, samples_for
+from joma.checkpoints.series.audit.damage import damage_of
+from joma.checkpoints.series.audit.examination import examine_line
+from joma.checkpoints.series.audit.faults import Fault, join_faults
+from joma.checkpoints.series.members import Member, lines
+from joma.checkpoints.series.names import place_of
+from joma.checkpoints.series.sources.source import Series, kept_of
+from joma.core.errors import JomaError, contain
+
+Track = Callable[[Iterable[Member]], Iterable[Member]]
+_NONE = Path()
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found."""
+
+    faults: list[Fault]
+    notes: list[str]
+    members: list[Member]
+    """All that were looked at, those that cannot be read included where they tell a step."""
+
+
+def audit_series(found: Series, chosen: Sequence[Member], progress: Track = iter) -> Audit:
+    """Audit the chosen members of a series; on a hub by its hashes alone, which cost no transfer."""
+    faults = [_lost(note.member, note.text, found) for note in found.notes if note.lost and note.member]
+    if found.distant:
+        return Audit(join_faults([*faults, *_by_hashes(found, chosen)]), [], list(chosen))
+    contents: dict[str, MemberContent] = {}
+    opened = _opened(found, chosen, faults)
+    samples = samples_for(len(opened), max((len(one.entries) for one in opened.values()), default=1))
+    for member in progress(chosen):
+        if member.name not in opened:
+            continue
+        path = found.bring(member, None, _NONE)
+        try:
+            with contain(f"{member.name} cannot be read"):
+                contents[member.name] = read_content(member, path, opened[member.name], samples)
+        except JomaError as error:
+            faults.append(damage_of(member, path, error))
+    notes: list[str] = []
+    for line in lines(chosen):
+        own = [contents[one.name] for one in line if one.name in contents]
+        if len(own) > 1:
+            more, words = examine_line(own)
+            faults += more
+            notes += [word for word in words if word not in notes]
+    if len(contents) < 2:
+        notes.append("the series has one member that can be read: nothing can be compared")
+    return Audit(join_faults(faults), notes, list(chosen))
+
+
+def _opened(found: Series, chosen: Sequence[Member], faults: list[Fault]) -> dict[str, Checkpoint]:
+    """The members that can be opened; the others are added to the faults."""
+    opened = {}
+    for member in chosen:
+        path = found.bring(member, None, _NONE)
+        if path.is_dir() and is_adapter(path):
+            continue
+        try:
+            with contain(f"{member.name} cannot be read"):
+                opened[member.name] = open_weights(path)
+        except JomaError as error:
+            faults.append(damage_of(member, path, error))
+    return opened
+
+
+def _lost(name: str, text: str, found: Series) -> Fault:
+    place = place_of(name)
+    return Fault(name, place.step if place is not None else 0, "unreadable", (), "", text.rstrip("."))
+
+
+def _by_hashes(found: Series, chosen: Sequence[Member]) -> list[Fault]:
+    """Whole members that are another's bytes, by the hub's own hashes."""
+    faults = []
+    for group in found.identical(chosen):
+        kept = kept_of(group, chosen)
+        faults += [
+            Fault(one.name, one.place.step, "copy", (), kept[one.name].name)
+            for one in group
+            if kept[one.name].name != one.name and not math.isnan(one.place.step)
+        ]
+    return faults

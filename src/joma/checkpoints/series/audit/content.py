@@ -1,0 +1,167 @@
+"""What an audit keeps of a member: of every tensor a digest, a sample of its entries, and what they tell."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joma.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from joma.checkpoints.families.names import canonical
+from joma.checkpoints.formats.shard import Room
+from joma.checkpoints.series.members import Member
+from joma.core.arguments import Array
+
+MOST_SAMPLES = 16_384
+"""Entries of a tensor that are compared along the series; smaller tensors are compared whole."""
+_FEWEST_SAMPLES = 512
+_MEMORY = 256 << 20
+"""Bytes that all samples of a series may take."""
+_ROWS = 6
+_LEVELS = 260
+_FEW = 16
+
+
+@dataclass(frozen=True)
+class TensorContent:
+    """One tensor of one member."""
+
+    name: str
+    """As it is stored."""
+    shape: tuple[int, ...]
+    dtype: str
+    file: str
+    digest: bytes
+    sample: Array
+    """(samples,) entries at places that depend on the shape alone; empty where there are no floats."""
+    finite: bool
+    zero: bool
+    constant: bool
+    coarse: str
+    """``rounded`` or ``quantised`` where the entries have fewer digits than their type; else empty."""
+
+    @property
+    def short(self) -> bool:
+        """Whether the sample is of numbers that bfloat16 or float16 hold as well."""
+        single = torch.from_numpy(self.sample).float()
+        return any(bool((single.to(d).float() == single).all()) for d in (torch.bfloat16, torch.float16))
+
+
+@dataclass
+class MemberContent:
+    """One member: its tensors by canonical name, or why there are none."""
+
+    member: Member
+    path: Path
+    tensors: dict[str, TensorContent] = field(default_factory=dict)
+    problem: str = ""
+
+    def stored(self, names: Mapping[str, object] | list[str] | tuple[str, ...]) -> tuple[str, ...]:
+        """The names as this member stores them."""
+        return tuple(self.tensors[name].name if name in self.tensors else name for name in names)
+
+    def open(self) -> Checkpoint:
+        """The checkpoint."""
+        return open_checkpoint(self.path)
+
+
+def samples_for(members: int, tensors: int) -> int:
+    """How many entries of each tensor are kept, so that all fit into memory."""
+    return max(_FEWEST_SAMPLES, min(MOST_SAMPLES, _MEMORY // (8 * max(1, members * tensors))))
+
+
+def read_content(member: Member, path: Path, checkpoint: Checkpoint, samples: int) -> MemberContent:
+    """Read every tensor of a checkpoint once, one at a time.
+
+    Raises:
+        InputError: a tensor cannot be read.
+    """
+    found, room = MemberContent(member, path), Room()
+    for name, entry in checkpoint.entries.items():
+        if entry.problem or 0 in entry.shape:
+            continue
+        tensor = checkpoint.read(name, room)
+        plain = canonical(name)
+        found.tensors[name if plain in found.tensors else plain] = _content(
+            name, tensor, entry.dtype, checkpoint.shards[name].path.name, samples
+        )
+    return found
+
+
+def _content(name: str, tensor: Tensor, dtype: str, file: str, samples: int) -> TensorContent:
+    plain = tensor.detach().contiguous()
+    shape = tuple(plain.shape)
+    content = hashlib.blake2b(plain.reshape(-1).view(torch.uint8).numpy().data, digest_size=16)
+    content.update(f"{shape} {plain.dtype}".encode())
+    floats = plain.is_floating_point()
+    flat = plain.reshape(-1)
+    flat = flat.float() if floats and flat.dtype.itemsize == 1 else flat
+    finite = not floats or math.isfinite(float(flat.float().sum())) or bool(flat.float().isfinite().all())
+    zero = floats and not bool(flat.count_nonzero())
+    sample = flat[sample_places(flat.numel(), samples)].double().numpy() if floats and finite else np.zeros(0)
+    constant = bool(flat.numel()) and bool((flat == flat[0]).all())
+    coarse = _coarse(plain, sample) if sample.size and not constant else ""
+    return TensorContent(name, shape, dtype, file, content.digest(), sample, finite, zero, constant, coarse)
+
+
+def sample_places(size: int, samples: int) -> Tensor:
+    """The places of the entries that are compared: all, or ``samples`` drawn for this size."""
+    if size <= samples:
+        return torch.arange(size)
+    drawn = np.random.default_rng(size).integers(0, size, samples)
+    return torch.from_numpy(np.sort(drawn))
+
+
+def _coarse(tensor: Tensor, sample: Array) -> str:
+    if tensor.dtype in (torch.float32, torch.float64) and _many(sample):
+        single = torch.from_numpy(sample).float()
+        for dtype in (torch.bfloat16, torch.float16):
+            if bool((single.to(dtype).float() == single).all()):
+                return "quantised" if _is_multiple(tensor) else "rounded"
+    return "quantised" if tensor.ndim > 1 and _is_multiple(tensor) else ""
+
+
+def _many(sample: Array) -> bool:
+    """Whether there are enough different numbers for their digits to tell something."""
+    return len(np.unique(sample)) >= _FEW
+
+
+def _is_multiple(tensor: Tensor) -> bool:
+    """Whether the entries of rows, of columns or of groups are whole multiples of their scale."""
+    if tensor.ndim < 2 or tensor.dtype not in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        return False
+    matrix = tensor.reshape(-1, tensor.shape[-1])
+    tolerance = 2e-4 if tensor.dtype in (torch.float32, torch.float64) else 0.0
+    if not tolerance:
+        return False
+    spread = np.linspace(0, matrix.shape[0] - 1, min(_ROWS, matrix.shape[0])).astype(int)
+    across = np.linspace(0, matrix.shape[1] - 1, min(_ROWS, matrix.shape[1])).astype(int)
+    rows = matrix[spread].double().numpy()
+    columns = matrix[:, across].double().numpy().T
+    for group in (rows, columns, rows[:, :128], rows[:, :64], rows[:, :32], columns[:, :32]):
+        told = [_has_scale(line, tolerance) for line in group]
+        if len([one for one in told if one is not None]) > 1 and all(one is not False for one in told):
+            return True
+    return False
+
+
+def _has_scale(line: Array, tolerance: float) -> bool | None:
+    """Whether all entries are multiples of a scale; None where too few are different to tell."""
+    sizes = np.unique(np.abs(line[line != 0.0]))
+    if len(sizes) < 5 or np.count_nonzero(line) < _FEW:
+        return None
+    gaps = np.diff(sizes)
+    least = min(float(sizes[0]), float(gaps[gaps > tolerance * sizes[-1] / _LEVELS].min(initial=sizes[0])))
+    for part in (1, 2, 3):
+        levels = sizes * part / least
+        if levels[-1] > _LEVELS * part:
+            return False
+        if np.abs(levels - np.rint(levels)).max() < max(0.02, tolerance * levels[-1]):
+            return True
+    return False

@@ -1,0 +1,175 @@
+"""Which members share tensors bit for bit, and which of two is the one that they belong to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from joma.checkpoints.series.audit.content import MemberContent
+from joma.checkpoints.series.audit.continuity import error_at, squared_distances
+from joma.checkpoints.series.audit.faults import Fault
+from joma.core.arguments import Array
+
+_EVIDENCE = 16
+"""Entries that other intervals change: fewer may stay as they are by chance."""
+_WHOLE = 0.999
+
+
+@dataclass
+class Shared:
+    """What identity found."""
+
+    faults: list[Fault] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    named: set[tuple[int, str]] = field(default_factory=set)
+    """(place of a member, tensor) that belong to another member."""
+
+
+def shared_tensors(members: Sequence[MemberContent]) -> Shared:
+    """Copies and stale tensors of one line, ``members`` in the order of training."""
+    found = Shared()
+    names = [n for n in members[0].tensors if all(n in one.tensors for one in members)] if members else []
+    digests = {name: [one.tensors[name].digest for one in members] for name in names}
+    still = [name for name in names if len(set(digests[name])) == 1] if len(members) > 1 else []
+    alive = [n for n in names if n not in set(still) and not all(one.tensors[n].constant for one in members)]
+    if still and alive:
+        found.notes.append(f"{_some(still)}: the same in all members (frozen, or never written)")
+    if names and tied(members, names):
+        found.notes.append(f"{_some(tied(members, names))}: the same bytes as another tensor (tied)")
+    if not alive and len(members) > 1:
+        alive = [name for name in names if not members[0].tensors[name].constant]
+    pairs: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for name in alive:
+        groups: dict[bytes, list[int]] = defaultdict(list)
+        for place, digest in enumerate(digests[name]):
+            groups[digest].append(place)
+        for group in groups.values():
+            if len(group) > 1 and _is_evidence(members, name, group):
+                for stale, fitting in _divide(members, name, group):
+                    pairs[stale, fitting].append(name)
+    _settle_sides(members, alive, pairs)
+    for (stale, fitting), own in sorted(pairs.items()):
+        if len(own) == 1 and ".experts." in own[0] and abs(stale - fitting) == 1:
+            found.notes.append(f"{own[0]} did not change from one member to the next (an expert at rest)")
+            continue
+        own += [n for n in names if n not in own and len(own) > 1 and _came_along(members, n, stale, fitting)]
+        whole = len([name for name in own if name in alive]) >= _WHOLE * len(alive)
+        tied_names = [name for name in names if name not in alive and whole]
+        member = members[stale].member
+        found.faults.append(
+            Fault(
+                member.name,
+                member.place.step,
+                "copy" if whole else "stale tensors",
+                members[stale].stored([*own, *tied_names]),
+                members[fitting].member.name,
+            )
+        )
+        found.named |= {(stale, name) for name in own}
+    return found
+
+
+def _came_along(members: Sequence[MemberContent], name: str, stale: int, fitting: int) -> bool:
+    """Whether a tensor without evidence of its own (of one number, say) left its neighbours with the rest."""
+    digests = [one.tensors[name].digest for one in members]
+    beside = [digests[k] for k in (stale - 1, stale + 1) if 0 <= k < len(digests) and k != fitting]
+    return digests[stale] == digests[fitting] and bool(beside) and digests[stale] not in beside
+
+
+def tied(members: Sequence[MemberContent], names: Sequence[str]) -> list[str]:
+    """Tensors that are another one's bytes in every member."""
+    seen: dict[tuple[bytes, ...], str] = {}
+    twice = []
+    for name in names:
+        first = members[0].tensors[name]
+        if first.constant or len(first.shape) < 2:
+            continue
+        key = tuple(one.tensors[name].digest for one in members)
+        if key in seen:
+            twice.append(name)
+        seen.setdefault(key, name)
+    return twice
+
+
+def _is_evidence(members: Sequence[MemberContent], name: str, group: Sequence[int]) -> bool:
+    """Whether the tensor's equality says anything: elsewhere it changes in many entries, and not by rest.
+
+    A tensor that stays for three members or more in turn is frozen there.
+    """
+    tensors = [one.tensors[name] for one in members]
+    if tensors[group[0]].constant or not tensors[group[0]].sample.size:
+        return False
+    run = group[-1] - group[0] == len(group) - 1
+    if run and len(group) > 2:
+        # Whole members that are copies of one are told by all of their tensors together.
+        return all(
+            members[group[0]].tensors[n].digest == members[k].tensors[n].digest
+            for k in group
+            for n in members[group[0]].tensors
+            if n in members[k].tensors
+        ) and len(group) < len(members)
+    changed = [
+        int(np.count_nonzero(a.sample != b.sample))
+        for a, b in pairwise(tensors)
+        if a.digest != b.digest and a.sample.shape == b.sample.shape
+    ]
+    if not changed:
+        return len(members) == 2 or len(group) < len(members)
+    return min(changed) >= min(_EVIDENCE, tensors[0].sample.size // 2)
+
+
+def _divide(members: Sequence[MemberContent], name: str, group: Sequence[int]) -> list[tuple[int, int]]:
+    """(stale, fitting) of a group: the fitting one lies best between its neighbours, the group left out."""
+    size = members[group[0]].tensors[name].sample.size
+    usable = [k for k, one in enumerate(members) if one.tensors[name].sample.size == size]
+    squares = squared_distances(np.stack([members[k].tensors[name].sample for k in usable]))
+    inside = [usable.index(k) for k in group]
+    errors = {k: _misfit(squares, [members[m] for m in usable], usable.index(k), inside) for k in group}
+    fitting = min(group, key=lambda k: errors[k])
+    return [(k, fitting) for k in group if k != fitting]
+
+
+def _misfit(squares: Array, members: Sequence[MemberContent], place: int, group: Sequence[int]) -> float:
+    """How badly the content stands here. Neighbours are those outside of the group."""
+    order = [k for k in range(len(members)) if k == place or k not in group]
+    at = order.index(place)
+    if len(order) < 3:
+        return 0.0 if place == group[-1] else 1.0  # the final weights under an earlier name
+    steps = np.array([float(members[k].member.place.step) for k in order])
+    if 0 < at < len(order) - 1:
+        low, up = squares[order[at - 1], place], squares[place, order[at + 1]]
+        if group[-1] - group[0] > 1:
+            return error_at(squares, order, at)
+        before, after = steps[at] - steps[at - 1], steps[at + 1] - steps[at]
+        if min(low, up, before, after) <= 0:
+            return 1.0
+        return abs(float(np.log(low / up) - np.log(before / after)))
+    near, far = (order[1], order[2]) if at == 0 else (order[-2], order[-3])
+    if group[-1] - group[0] > 1:
+        step, beyond = squares[place, near], squares[near, far]
+        return float(np.sqrt(step / beyond)) / 2.0 if beyond > 0 else 1.0
+    return 1.0
+
+
+def _settle_sides(
+    members: Sequence[MemberContent], alive: Sequence[str], pairs: dict[tuple[int, int], list[str]]
+) -> None:
+    """All tensors that two members share belong to one of them: to that which most of them fit."""
+    for stale, fitting in sorted(pairs):
+        own, other = pairs.get((stale, fitting), []), pairs.get((fitting, stale), [])
+        if not own or not other or stale > fitting:
+            continue
+        keep, drop = (stale, fitting), (fitting, stale)
+        if len(other) > len(own):
+            keep, drop = drop, keep
+        pairs[keep] = [name for name in alive if name in {*own, *other}]
+        del pairs[drop]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - 3
+    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
