@@ -24,6 +24,8 @@ from joma.instruments.watch.watch import Watch as Watch
 from joma.instruments.watch.watch import watch as watch
 from joma.measures.attention.entropy import AttentionEntropy as AttentionEntropy
 from joma.measures.attention.entropy import attention_entropy as attention_entropy
+from joma.measures.attention.received.attention import ReceivedAttention as ReceivedAttention
+from joma.measures.attention.received.attention import received_attention as received_attention
 from joma.measures.bounce import Bounce as Bounce
 from joma.measures.bounce import bounce as bounce
 from joma.measures.entropy import entropy_of_logits as entropy_of_logits
