@@ -12,7 +12,7 @@ from torch import Tensor
 from joma.core.errors import InputError
 from joma.measures.attention.arguments import Arguments, check_arguments
 from joma.measures.attention.entropy import BLOCK_SIZE
-from joma.measures.attention.received.blocks import Received, Sums
+from joma.measures.attention.received.blocks import BlockSums, Sums
 from joma.measures.attention.scores import Scores
 
 TOLERANCE = 1e-5
@@ -190,7 +190,7 @@ def _check_value(value: Tensor, key: Tensor, scores: Scores) -> Tensor:
         )
     value = value.detach()[(None,) * (4 - value.dim())]
     if not bool(value.isfinite().all()):  # padding may hold anything
-        value = value.masked_fill(~_used(scores)[:, None, :, None], 0.0)
+        value = value.masked_fill(~_used_keys(scores)[:, None, :, None], 0.0)
         if not bool(value.isfinite().all()):
             place = (~value.isfinite()).nonzero()[0].tolist()
             raise InputError(
@@ -200,7 +200,7 @@ def _check_value(value: Tensor, key: Tensor, scores: Scores) -> Tensor:
     return value
 
 
-def _used(scores: Scores) -> Tensor:
+def _used_keys(scores: Scores) -> Tensor:
     """(batch or 1, keys) bool: keys that some row of the sample sees."""
     visible = scores.visible
     if visible.mask is not None:
@@ -259,13 +259,13 @@ def _in_precision(
     if value is not None:
         value = value.double() if output is not None or dtype == torch.float64 else value.float()
         if sinks is None:  # no difference between outputs knows of the values' mean
-            used = _used(scores)[:, None, :, None].to(value.dtype)
+            used = _used_keys(scores)[:, None, :, None].to(value.dtype)
             value = value - (value * used).sum(2, keepdim=True) / used.sum(2, keepdim=True).clamp_min(1)
         if output is not None:
             grouped = output[heads].unflatten(0, (-1, scores.group))
             value = torch.einsum("bgkw,gmow->bgmko", value, grouped).flatten(1, 2)
         value = value.to(dtype)
-    return Received(scores.centre_keys(dtype), sinks, weight, value, given.block_size).sums()
+    return BlockSums(scores.centre_keys(dtype), sinks, weight, value, given.block_size).sums()
 
 
 def _redo(

@@ -36,7 +36,7 @@ class Sums:
 
 
 @dataclass(frozen=True)
-class Received:
+class BlockSums:
     """Everything that a block needs."""
 
     scores: Scores
@@ -109,10 +109,10 @@ def _scores(part: Scores, keys: slice) -> Tensor:
     if part.softcap is not None:
         s.div_(part.softcap).tanh_().mul_(part.softcap)
     if part.bias is not None:
-        s.add_(_grouped(part, part.bias, keys))
+        s.add_(_by_group(part, part.bias, keys))
     visible = part.visible
     if visible.mask is not None:
-        seen = _grouped(part, visible.mask, keys)
+        seen = _by_group(part, visible.mask, keys)
     else:
         place = torch.arange(keys.start, keys.stop, device=s.device)
         seen = (place >= visible.first[..., None]) & (place < visible.stop[..., None])
@@ -122,7 +122,7 @@ def _scores(part: Scores, keys: slice) -> Tensor:
     return s.masked_fill_(~seen, -torch.inf)
 
 
-def _grouped(part: Scores, array: Tensor, keys: slice) -> Tensor:
+def _by_group(part: Scores, array: Tensor, keys: slice) -> Tensor:
     """(batch or 1, heads or 1, rows or 1, keys or 1) -> (.., key heads or 1, group or 1, .., keys)"""
     array = array if array.shape[-1] == 1 else array[..., keys]
     return array[:, :, None] if array.shape[1] == 1 else part.group_heads(array)
