@@ -13,8 +13,10 @@ from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).parent
+COMMIT = Path("joma", "core", "commit.txt")
 RELEASE = tomllib.loads((ROOT / "release.toml").read_text("utf-8"))
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)\s]+)\)")
 
@@ -44,22 +46,42 @@ def addresses() -> dict[str, str]:
     return {name: address for name, address in {**own, **papers}.items() if address}
 
 
+def commit() -> str:
+    """The commit of this checkout; of an unpacked archive that which it names, and empty where nothing does."""
+    asked = subprocess.run(
+        ["git", "rev-parse", "--show-toplevel", "--short=12", "HEAD"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    top, _, found = asked.stdout.strip().partition("\n")
+    if asked.returncode == 0 and Path(top) == ROOT.resolve():
+        return found
+    named = ROOT / "src" / COMMIT
+    return named.read_text("utf-8").strip() if named.exists() else ""
+
+
 class BuildWithCommit(build_py):
     """Writes the commit that the package was built from into it, for ``joma --version``."""
 
     def run(self) -> None:
-        """Build, then write ``core/commit.txt`` where git knows the commit."""
+        """Build, then write ``core/commit.txt`` where the commit is known."""
         super().run()
-        asked = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        if asked.returncode == 0 and not self.editable_mode:
-            (Path(self.build_lib) / "joma" / "core" / "commit.txt").write_text(asked.stdout.strip())
+        if commit() and not self.editable_mode:
+            (Path(self.build_lib) / COMMIT).write_text(commit())
+
+
+class ArchiveWithCommit(sdist):
+    """Writes the commit into the source archive, from which the wheel is built."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        """As setuptools does, and ``core/commit.txt`` where the commit is known."""
+        super().make_release_tree(base_dir, files)
+        if commit():
+            (Path(base_dir) / "src" / COMMIT).write_text(commit())
 
 
 setup(
     long_description=describe((ROOT / "README.md").read_text("utf-8"), RELEASE["repository"]),
     long_description_content_type="text/markdown",
     project_urls=addresses(),
-    cmdclass={"build_py": BuildWithCommit},
+    cmdclass={"build_py": BuildWithCommit, "sdist": ArchiveWithCommit},
 )

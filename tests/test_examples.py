@@ -87,3 +87,21 @@ def test_the_same_sweep_everywhere(place: str, package: str, tmp_path: Path) -> 
     shown = run("cluster/compare.py", str(tmp_path), place)
     assert f"{place}: the same 936 rows, bit for bit" in shown
     assert ("killed a dask worker" in shown) == (place == "dask")
+
+
+def test_tune_with_optuna(tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="pip install optuna")
+    (tmp_path / "text.txt").write_text(" ".join("abcdefgh"[(i * i) % 7] for i in range(9000)))
+    shown = run("tune_with_optuna.py", str(tmp_path / "text.txt"), "2", "40", str(tmp_path / "tune"))
+    rates = [line for line in shown.splitlines() if line.startswith("learning rate")]
+    assert len(rates) == 2
+    best = min(rates, key=lambda line: float(line.partition("loss ")[2].partition(";")[0]))
+    assert best.split()[2].rstrip(":") == shown.splitlines()[-1].rpartition(" ")[2]
+
+
+def test_a_worker_of_a_slurm_cluster() -> None:
+    pytest.importorskip("dask_jobqueue", reason="pip install dask-jobqueue")
+    shown = run("cluster/slurm.py", "--script")
+    assert "#SBATCH -n 1" in shown
+    assert "dask_worker" in shown
+    assert "--nthreads 1 " in shown

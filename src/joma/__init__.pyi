@@ -40,5 +40,6 @@ from joma.report.results import MonitorResult as MonitorResult
 from joma.report.results import RunResult as RunResult
 from joma.report.results import read as read
 from joma.report.results import run as run
+from joma.report.trackers import log as log
 from joma.sweeps.result import SweepResult as SweepResult
 from joma.sweeps.result import sweep as sweep

@@ -54,4 +54,5 @@ COMMANDS = {
     ),
     "monitor": Command("where a training run stands: its alarms and messages", "options", "monitoring"),
     "report": Command("results as one self-contained HTML page", "options", "reports"),
+    "completion": Command("completion of commands and options in bash, zsh, fish", "options", "completing"),
 }

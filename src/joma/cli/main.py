@@ -16,7 +16,7 @@ from joma.core.version import __version__, commit
 _USAGE = (
     "usage: joma COMMAND [options]\n\n"
     "The laboratory for the training dynamics of transformers.\n\ncommands:\n"
-    + "\n".join(f"  {name:<8} {command.summary}" for name, command in COMMANDS.items())
+    + "\n".join(f"  {name:<10} {command.summary}" for name, command in COMMANDS.items())
     + "\n\njoma COMMAND --help tells more. Exit status: 0 done, 1 a run that could not finish, "
     "2 something\nin the call or its files must be put right, 130 interrupted.\n"
 )

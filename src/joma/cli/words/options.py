@@ -65,6 +65,13 @@ class MonitorOptions(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompletionOptions(Settings):
+    """Options of ``joma completion``."""
+
+    shell: str = setting("", "bash, zsh or fish", positional=True)
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobOptions(Quiet):
     """Options of the commands that fill a run directory."""
 
@@ -125,6 +132,7 @@ _PLAIN = {
     "demo": DemoOptions,
     "monitor": MonitorOptions,
     "report": ReportOptions,
+    "completion": CompletionOptions,
 }
 
 

@@ -36,6 +36,22 @@ OUTSIDE = "(outside)"
 LOOKS_LIKE_ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
 
 
+def module_of(model: object) -> nn.Module:
+    """The model itself, or the one model that an object holds, such as the wrapper of a tracer.
+
+    Raises:
+        InputError: no torch.nn.Module, nor an object that holds exactly one.
+    """
+    if isinstance(model, nn.Module):
+        return model
+    held = [value for value in getattr(model, "__dict__", {}).values() if isinstance(value, nn.Module)]
+    if len({id(value) for value in held}) != 1:
+        raise InputError(
+            f"watch(model) got a {type(model).__name__}; give a torch.nn.Module (wrap plain code in one)."
+        )
+    return held[0]
+
+
 @dataclass(frozen=True)
 class _Padding:
     """A padding mask that a module was given."""

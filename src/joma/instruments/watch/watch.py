@@ -31,7 +31,7 @@ from joma.instruments.watch.measuring import (
     reduce_rows,
 )
 from joma.instruments.watch.modes import MODES
-from joma.instruments.watch.owners import OUTSIDE, Owners, Place
+from joma.instruments.watch.owners import OUTSIDE, Owners, Place, module_of
 from joma.instruments.watch.selection import Selection
 from joma.measures.attention.statistics import metric_of
 
@@ -63,7 +63,8 @@ def watch(
 
     Args:
         model: any module; transformers' models, ``nn.MultiheadAttention``, plain
-            ``F.scaled_dot_product_attention`` or code that takes a softmax of scores.
+            ``F.scaled_dot_product_attention`` or code that takes a softmax of scores; or what holds one
+            (``nnsight.NNsight``).
         layers: which attentions: layer numbers (the first number in a module's name: 7 for
             ``model.layers.7.self_attn``) and patterns of module names (``encoder.*``). None: all.
         statistics: names of ``joma.measures.attention.statistics.STATISTICS``. With learned sinks
@@ -109,10 +110,7 @@ class Watch:
         rows: float | None,
         tolerance: float | None,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise InputError(
-                f"watch(model) got a {type(model).__name__}; give a torch.nn.Module (wrap plain code in one)."
-            )
+        model = module_of(model)
         if reduce not in ("mean", "position", "none"):
             raise InputError(f"reduce = {reduce!r} in watch; choose 'mean', 'position' or 'none'.")
         self.statistics = check_statistics(statistics)
