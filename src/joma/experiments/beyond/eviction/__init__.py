@@ -64,12 +64,12 @@ class Eviction(TrainsDecoders):
         super().__post_init__()
         if max(self.budgets) > self.context:
             raise InputError(
-                f"eviction: a budget of {max(self.budgets)} keys exceeds the context's {self.context} positions"
-                "; lower budgets, or raise context."
+                f"eviction: a budget of {max(self.budgets)} keys exceeds the context's {self.context} "
+                "positions; lower budgets, or raise context."
             )
         if self.window > self.context:
             raise InputError(
-                f"eviction: window = {self.window} is above the context's {self.context} positions; lower it."
+                f"eviction: window = {self.window} exceeds the context's {self.context} positions; lower it."
             )
         if self.context + self.continuation > self.length:
             raise InputError(
