@@ -18,6 +18,8 @@ from joma.instruments.neurons.probe import NeuronsResult as NeuronsResult
 from joma.instruments.probe.probe import ProbeResult as ProbeResult
 from joma.instruments.probe.probe import probe as probe
 from joma.instruments.reading.loading import load_model as load_model
+from joma.instruments.sparsity.find import SparsityResult as SparsityResult
+from joma.instruments.sparsity.find import sparsity as sparsity
 from joma.instruments.track.series import TrackResult as TrackResult
 from joma.instruments.track.series import track as track
 from joma.instruments.watch.watch import Watch as Watch
