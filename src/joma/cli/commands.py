@@ -52,6 +52,11 @@ COMMANDS = {
     "neurons": Command(
         "pattern superposition: one neuron that answers to unrelated contexts", "instruments", "jobs"
     ),
+    "sparsity": Command(
+        "what a real model's heads and neurons could leave out, token by token, at what loss",
+        "instruments",
+        "jobs",
+    ),
     "monitor": Command("where a training run stands: its alarms and messages", "options", "monitoring"),
     "report": Command("results as one self-contained HTML page", "options", "reports"),
     "completion": Command("completion of commands and options in bash, zsh, fish", "options", "completing"),

@@ -16,6 +16,7 @@ _COSTS = {
     "probe": "all sections on {tokens:,} tokens {probe}; --weights {weights}.",
     "track": "a checkpoint on {tokens:,} tokens {track}; --dry-run says it for yours.",
     "neurons": "{tokens:,} tokens, read by three untrained networks, too, {neurons}.",
+    "sparsity": "some thirty passes forward and one backward over 512 tokens.",
 }
 _OPTIONS: dict[str, type[InstrumentOptions]] = {"track": TrackOptions}
 

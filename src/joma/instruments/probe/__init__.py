@@ -25,7 +25,7 @@ class ProbeSettings(Instrument):
 
     weights: bool = setting(False, "weights alone, shard by shard, no model built")
     sections: tuple[str, ...] | None = setting(
-        None, "of attention,ranks,coherence,joint_dynamics,salience (none: all)"
+        None, "of attention,ranks,coherence,joint_dynamics,salience (none: these),received_attention"
     )
     statistics: tuple[str, ...] | None = setting(None, "of the attention: entropy,renyi_2,self_mass, ...")
     layers: tuple[int, ...] | None = setting(None, "numbers of the layers: 0,5,11 (none: all)", at_least=0)

@@ -18,6 +18,7 @@ from joma.instruments.probe import ProbeSettings
 from joma.instruments.probe.sections.attention import STATISTICS, AttentionSection
 from joma.instruments.probe.sections.coherence import CoherenceSection
 from joma.instruments.probe.sections.joint_dynamics import JointDynamicsSection, joint_dynamics
+from joma.instruments.probe.sections.received import ReceivedSection
 from joma.instruments.probe.sections.salience import SalienceSection
 from joma.instruments.probe.summary import layer_summary
 from joma.instruments.reading.lent import Anatomy
@@ -38,9 +39,12 @@ if TYPE_CHECKING:
     import pandas
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
-SECTIONS = ("attention", "ranks", "coherence", "joint_dynamics", "salience")
+SECTIONS = ("attention", "ranks", "coherence", "joint_dynamics", "salience", "received_attention")
 """What is measured: entropy and its like; stable ranks; cosines of representations; Theorem 1's prediction
-against the attention; token salience (which runs the pass backward as well)."""
+against the attention; token salience (which runs the pass backward as well); what keys receive, which only
+those who name it get."""
+USUAL = SECTIONS[:-1]
+"""What is measured where no section is named."""
 
 _TABLES = {
     "attention": ("attention", "positions", "coverage"),
@@ -55,6 +59,7 @@ class ProbeResult(JobResult):
 
     tables: dict[str, pandas.DataFrame]
     """``attention``, ``positions`` and ``coverage``, ``ranks``, ``coherence``, ``joint_dynamics``,
+    ``received_attention``,
     ``untrained_joint_dynamics``, ``salience``, as far as they were asked for, one row per measurement,
     entropies in nats; ``layers``, the means of a layer that one looks at first; ``model``, what was probed;
     and ``not_measured``, where a section does not apply to this model, with the reason."""
@@ -103,7 +108,7 @@ def probe(
         length: see there.
         tokens: see there.
         batch_tokens: see there.
-        sections: of ``SECTIONS``. By default all; one that this model does not allow (the joint dynamics
+        sections: of ``SECTIONS``. By default ``USUAL``; one that this model does not allow (joint dynamics
             of experts, say) is then listed in the table ``not_measured``, where one that was asked for by
             name raises.
         statistics: of the attention, see ``joma.watch``.
@@ -164,6 +169,7 @@ def probe(
         "attention": lambda: AttentionSection(
             reading.module, statistics=statistics, layers=chosen, heads=heads, rows=rows
         ),
+        "received_attention": lambda: ReceivedSection(reading.module, layers=chosen, heads=heads, rows=rows),
         "coherence": lambda: CoherenceSection(reading.anatomy, reading.batches, layers=chosen),
         "joint_dynamics": lambda: JointDynamicsSection(
             reading.anatomy, reading.batches, layers=chosen, heads=heads, seed=seed
@@ -329,7 +335,7 @@ def check_sections(sections: Sequence[str] | None) -> list[str]:
         InputError: an unknown one, or none at all.
     """
     if sections is None:
-        return list(SECTIONS)
+        return list(USUAL)
     names = [sections] if isinstance(sections, str) else list(sections)
     for name in names:
         if name not in SECTIONS:

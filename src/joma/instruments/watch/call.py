@@ -42,6 +42,8 @@ class AttentionCall:
     dtype: torch.dtype
     query: Tensor | None = None
     key: Tensor | None = None
+    value: Tensor | None = None
+    """(batch, key heads, keys, value size), where the operation shows it."""
     scale: float = 1.0
     causal: bool = False
     keep: Tensor | None = None
@@ -119,7 +121,7 @@ class AttentionCall:
         """A call of queries and keys whose heads stand before the batch, in the order of all calls."""
         turned: dict[str, Any] = {
             name: tensor.transpose(0, 1)
-            for name in ("query", "key", "keep", "bias")
+            for name in ("query", "key", "value", "keep", "bias")
             if isinstance(tensor := getattr(self, name), Tensor) and tensor.ndim == 4
         }
         return replace(self, **turned)
@@ -182,6 +184,14 @@ def scaled_dot_product_call(
         bias=bias,
         **further,
     )
+
+
+def with_value(call: AttentionCall, value: Tensor | None) -> AttentionCall:
+    """The call with the values of its keys, where their layout is that of the keys."""
+    if value is None or call.key is None or value.is_nested:
+        return call
+    value = four_dimensional(value.detach())[:, :, : call.key.shape[2]]
+    return replace(call, value=value) if value.shape[:-1] == call.key.shape[:-1] else call
 
 
 def four_dimensional(tensor: Tensor) -> Tensor:

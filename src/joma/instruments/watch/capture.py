@@ -28,7 +28,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from joma.core.errors import InputError
-from joma.instruments.watch.call import AttentionCall, scaled_dot_product_call
+from joma.instruments.watch.call import AttentionCall, scaled_dot_product_call, with_value
 from joma.instruments.watch.candidates import Candidates, Report
 from joma.instruments.watch.flex import flex_call
 from joma.instruments.watch.fused import fused_call
@@ -188,9 +188,10 @@ def _kernel_call(operation: str, given: dict[str, Any]) -> AttentionCall:
     if query.is_nested or key.is_nested:
         raise InputError("nested tensors reach the kernel packed; pass padded tensors instead.")
     mask = given.get("attn_mask", given.get("attn_bias"))
-    return scaled_dot_product_call(
+    call = scaled_dot_product_call(
         "kernel", operation, query, key, mask=mask, causal=given["is_causal"], scale=given["scale"]
     )
+    return with_value(call, given.get("value"))
 
 
 def named_arguments(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

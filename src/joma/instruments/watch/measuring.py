@@ -14,6 +14,7 @@ from torch import Tensor
 from joma.core.errors import InputError
 from joma.instruments.watch.call import AttentionCall
 from joma.measures.attention.entropy import AttentionEntropy, attention_entropy
+from joma.measures.attention.received.attention import RECEIVED, received_attention
 from joma.measures.attention.statistics import STATISTICS, check_names, needs_positions
 
 Reduction = Literal["mean", "position", "none"]
@@ -28,7 +29,7 @@ def check_statistics(names: Sequence[str]) -> tuple[str, ...]:
     asked = (names,) if isinstance(names, str) else tuple(names)
     if not asked:
         raise InputError("statistics is empty in watch; name one, such as 'entropy'.")
-    check_names(asked, sinks=True)
+    check_names(tuple(name for name in asked if name not in RECEIVED), sinks=True)
     return asked
 
 
@@ -87,13 +88,7 @@ def measure(
             f"{name!r} needs the keys in the order of the tokens, and the scores of {call.operation} are "
             "of shape (batch, queries, heads, keys), a window's; leave that statistic out."
         )
-    bias: Tensor | None
-    if call.logits is not None:
-        query, key, bias = _as_bias(call.logits, valid)
-    else:
-        assert call.query is not None
-        assert call.key is not None
-        (query, key), bias = _without_padding(call.query, call.key, valid), call.bias
+    query, key, bias = _inputs_of(call, valid)
     return attention_entropy(
         query,
         key,
@@ -108,6 +103,90 @@ def measure(
         rows=rows,
         seed=seed,
     )
+
+
+def measure_all(
+    call: AttentionCall,
+    statistics: Sequence[str],
+    tolerance: float | None,
+    valid: Tensor | None,
+    how: Reduction,
+    rows: float | None,
+    seed: int,
+) -> list[Measurement]:
+    """Statistics of rows and of keys, reduced; arguments of ``measure`` and ``reduce_rows``."""
+    own = [name for name in statistics if name not in RECEIVED]
+    measured: list[Measurement] = []
+    if own:
+        result = measure(call, own, tolerance=tolerance, valid=valid, rows=rows, seed=seed)
+        measured = reduce_rows(result, own, valid, how, call.first_head)
+    received = [name for name in statistics if name in RECEIVED]
+    return measured + measure_received(call, received, valid=valid, how=how, rows=rows, seed=seed)
+
+
+def measure_received(
+    call: AttentionCall,
+    names: Sequence[str],
+    *,
+    valid: Tensor | None,
+    how: Reduction,
+    rows: float | None = None,
+    seed: int = 0,
+) -> list[Measurement]:
+    """The statistics of ``RECEIVED`` by these names; a position is a key's.
+
+    ``valid`` (batch, queries) is False for padding, which asks nothing. Keys that no query sees are left out.
+
+    Raises:
+        InputError: a statistic of the values, of a call that does not show them.
+    """
+    if not names:
+        return []
+    needing = [name for name in names if name in ("removal_effect", "value_mass")]
+    if needing and call.value is None:
+        raise InputError(
+            f"{needing[0]!r} needs the values, and {call.operation} was seen by its scores alone; load the "
+            "model with attn_implementation='sdpa', or leave that statistic out."
+        )
+    query, key, bias = _inputs_of(call, valid)
+    found = received_attention(
+        query,
+        key,
+        call.value if needing else None,
+        scale=call.scale,
+        causal=call.causal,
+        mask=call.keep,
+        bias=bias,
+        softcap=call.softcap,
+        sinks=call.sinks,
+        rows=rows,
+        counted=valid,
+        seed=seed,
+    )
+    seen = found.visible > 0
+    place = torch.arange(seen.shape[-1], device=seen.device)
+    out = []
+    for name in names:
+        short = name.removeprefix("received_")
+        values = found[short].double().masked_fill(~seen, torch.nan)
+        errors = found.errors[short].double().masked_fill(~seen, torch.nan)
+        counts = seen.to(torch.int64)
+        if how != "none":
+            over = (0, 2) if how == "mean" else (0,)
+            counts = counts.sum(over)
+            values, errors = values.nansum(over) / counts, errors.nansum(over) / counts
+        unit = RECEIVED[name][0] or "1"
+        out.append(Measurement(name, unit, values, errors, counts, place, None, call.first_head))
+    return out
+
+
+def _inputs_of(call: AttentionCall, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Queries, keys and bias of a call without what padding holds; scores become the bias of zeros."""
+    if call.logits is not None:
+        return _as_bias(call.logits, valid)
+    assert call.query is not None
+    assert call.key is not None
+    return *_without_padding(call.query, call.key, valid), call.bias
 
 
 def _as_bias(logits: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

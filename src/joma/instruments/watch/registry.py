@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from joma.core.errors import InputError
-from joma.instruments.watch.call import AttentionCall, scaled_dot_product_call, split_mask
+from joma.instruments.watch.call import AttentionCall, scaled_dot_product_call, split_mask, with_value
 
 
 class RegistryObserver(Protocol):
@@ -63,7 +63,8 @@ def _get_interface(self: Any, implementation: str, default: Callable[..., Any]) 
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
     ) -> Any:
         def call() -> AttentionCall | None:
-            return registry_call(kind, module, query, key, *args, **kwargs)
+            made = registry_call(kind, module, query, key, *args, **kwargs)
+            return None if made is None else with_value(made, value)
 
         with ExitStack() as around:
             for observer in list(_observers):

@@ -27,8 +27,7 @@ from joma.instruments.watch.measuring import (
     Record,
     Reduction,
     check_statistics,
-    measure,
-    reduce_rows,
+    measure_all,
 )
 from joma.instruments.watch.modes import MODES
 from joma.instruments.watch.owners import OUTSIDE, Owners, Place, module_of
@@ -68,7 +67,9 @@ def watch(
         layers: which attentions: layer numbers (the first number in a module's name: 7 for
             ``model.layers.7.self_attn``) and patterns of module names (``encoder.*``). None: all.
         statistics: names of ``joma.measures.attention.statistics.STATISTICS``. With learned sinks
-            (GPT-OSS) the sink is one more outcome; ``entropy_among_keys`` leaves it out.
+            (GPT-OSS) the sink is one more outcome; ``entropy_among_keys`` leaves it out. Those of keys
+            (``received_mass``, ``received_maximum``, ``removal_effect``, ...: see
+            ``joma.received_attention``) are means over the keys, or by the key's position.
         reduce: ``"mean"`` over the valid rows of a head, ``"position"`` (over the batch, row by row),
             or ``"none"``: every valid row.
         rows: share of the query rows to measure, drawn anew in each pass, one from each stratum of
@@ -218,16 +219,11 @@ class Watch:
             return None
         try:
             rows, remark = place.valid_rows(call)
-            result = measure(
-                call,
-                self.statistics,
-                tolerance=self.tolerance,
-                valid=rows,
-                # One query row, as in decoding, is no sample.
-                rows=self.rows if call.shape[2] > 16 else None,
-                seed=self._current,
+            # One query row, as in decoding, is no sample.
+            share = self.rows if call.shape[2] > 16 else None
+            measured = measure_all(
+                call, self.statistics, self.tolerance, rows, self.reduce, share, self._current
             )
-            measured = reduce_rows(result, self.statistics, rows, self.reduce, call.first_head)
         except Exception as error:  # the model's own pass goes on; table() raises
             self._coverage.note(name, call.route, call.operation, "not measured", words_of(error))
             return None

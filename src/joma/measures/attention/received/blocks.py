@@ -1,0 +1,241 @@
+"""Sums over the queries of each key, by blocks of query rows that hold all the keys they see.
+
+For row i with probabilities p and output o, leaving out key j changes the output by
+o^(-j) - o = p_j / (1 - p_j) (o - v_j). Where p_j > 1/2 that is p_j (o^(-j) - v_j), with o^(-j) a softmax over
+the other keys: no difference of nearly equal numbers is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from joma.measures.attention.scores import Scores
+
+_LOGITS = 3 << 17
+"""Of a block at most, unless one row has more: few enough for a cache."""
+_SPREAD = 2.0
+"""Times the error of a score: what it is in p, whose normaliser is off as well."""
+
+
+@dataclass
+class Sums:
+    """Sums over the rows, (batch, heads, keys) float64 each."""
+
+    mass: Tensor
+    mass_error: Tensor
+    maximum: Tensor
+    square: Tensor
+    """Of p^2."""
+    removal: Tensor
+    """Of the squared change of the output."""
+    removal_error: Tensor
+
+
+@dataclass(frozen=True)
+class BlockSums:
+    """Everything that a block needs."""
+
+    scores: Scores
+    sinks: Tensor | None
+    """(heads,)"""
+    weight: Tensor
+    """(batch or 1, rows): how many rows of the text each row stands for; 0 where it does not count."""
+    value: Tensor | None
+    """(batch, heads or key heads, keys, width), in the scores' dtype."""
+    block_size: int
+
+    def sums(self) -> Sums:
+        """The sums of all rows."""
+        scores = self.scores
+        batch, heads, rows, _ = scores.query.shape
+        keys, group = scores.key.shape[2], scores.group
+        room = [scores.query.new_zeros(batch, heads, keys, dtype=torch.float64) for _ in range(6)]
+        sums = Sums(*room)
+        most = max(1, min(self.block_size, _LOGITS) // keys)
+        step = max(1, min(rows, most // group))
+        together = max(1, most // (group * step)) * group
+        for sample in range(batch):
+            for head in range(0, heads, together):
+                for at in range(0, rows, step):
+                    block = (
+                        slice(sample, sample + 1),
+                        slice(head, min(head + together, heads)),
+                        slice(at, min(at + step, rows)),
+                    )
+                    self._add(sums, block)
+        return sums
+
+    def _add(self, sums: Sums, block: tuple[slice, slice, slice]) -> None:
+        sample, heads, rows = block
+        part = self.scores.take(sample, heads, rows)
+        first, stop = part.visible.first[0], part.visible.stop[0]
+        some = first < stop
+        weight = self.weight[sample if len(self.weight) > 1 else slice(None)][:, rows] * some
+        if not bool(weight.any()):
+            return
+        keys = slice(int(first[some].min()), int(stop[some].max()))
+        s = _scores(part, keys)
+        sink = None if self.sinks is None else self.sinks[heads].to(s.dtype).unflatten(0, (-1, part.group))
+        if sink is not None:
+            offset = part.offset()
+            moved = offset if isinstance(offset, Tensor) else s.new_zeros(part.query.shape[:-1])
+            # The sink's logit on the scale of the centred scores.
+            sink = sink[None, :, :, None] - part.group_heads(moved)
+        p, top = _softmax(s, sink)
+        where = (sample, heads, keys)
+        _add_mass(sums, where, part, p, s, top, weight)
+        if self.value is not None:
+            values = self._values(sample, heads)[..., keys, :]
+            _add_removal(sums, where, part, (p, s, sink, top), values, weight)
+
+    def _values(self, sample: slice, heads: slice) -> Tensor:
+        """(samples, key heads, 1 or group, keys, width)"""
+        assert self.value is not None
+        group = self.scores.group
+        if self.value.shape[1] == self.scores.query.shape[1]:
+            return self.value[sample, heads].unflatten(1, (-1, group))
+        return self.value[sample, heads.start // group : heads.stop // group][:, :, None]
+
+
+def _scores(part: Scores, keys: slice) -> Tensor:
+    """(samples, key heads, group, rows, keys) scores, -inf where hidden."""
+    query = part.group_heads(part.query)
+    key = part.key[:, :, None, keys]
+    s = torch.matmul(query * part.scale, key.mT)
+    if part.softcap is not None:
+        s.div_(part.softcap).tanh_().mul_(part.softcap)
+    if part.bias is not None:
+        s.add_(_by_group(part, part.bias, keys))
+    visible = part.visible
+    if visible.mask is not None:
+        seen = _by_group(part, visible.mask, keys)
+    else:
+        place = torch.arange(keys.start, keys.stop, device=s.device)
+        seen = (place >= visible.first[..., None]) & (place < visible.stop[..., None])
+        if bool(seen.all()):
+            return s
+        seen = seen[:, None, None]
+    return s.masked_fill_(~seen, -torch.inf)
+
+
+def _by_group(part: Scores, array: Tensor, keys: slice) -> Tensor:
+    """(batch or 1, heads or 1, rows or 1, keys or 1) -> (.., key heads or 1, group or 1, .., keys)"""
+    array = array if array.shape[-1] == 1 else array[..., keys]
+    return array[:, :, None] if array.shape[1] == 1 else part.group_heads(array)
+
+
+def _softmax(s: Tensor, sink: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Probabilities of the keys beside the sink, and each row's largest score; 0 in rows that see nothing."""
+    top = s.amax(-1, keepdim=True)
+    if sink is not None:
+        top = torch.maximum(top, sink[..., None])
+    top = top.masked_fill(top == -torch.inf, 0.0)
+    p = (s - top).exp_()
+    total = p.sum(-1, keepdim=True)
+    if sink is not None:
+        total = total + (sink[..., None] - top).exp()
+    return p.div_(total.clamp_min(torch.finfo(s.dtype).tiny)), top
+
+
+def _doubts(part: Scores, keys: slice, p: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
+    """What p_ij is off, relatively: a_i |k_j| + b_i; (samples, key heads, group, rows) each."""
+    length = part.group_heads(part.length())
+    square = part.key[:, :, keys].square().sum(-1)
+    typical = torch.matmul(p, square[:, :, None, :, None]).squeeze(-1).sqrt()
+    size = length * typical + top.squeeze(-1).abs() + 8 + math.sqrt(p.shape[-1]) / 16
+    if part.softcap is not None:
+        size = size + part.softcap
+    return _SPREAD * part.rounding * length, _SPREAD * part.rounding * size
+
+
+def _add_mass(
+    sums: Sums,
+    where: tuple[slice, slice, slice],
+    part: Scores,
+    p: Tensor,
+    s: Tensor,
+    top: Tensor,
+    weight: Tensor,
+) -> None:
+    keys = where[2]
+    slope, floor = _doubts(part, keys, p, top)
+    counted = weight[:, None, None].to(p.dtype).expand(p.shape[:-1])
+    rows = torch.stack([counted, counted * slope, counted * floor], -2)
+    mass, sloped, floored = torch.matmul(rows, p).flatten(1, 2).double().unbind(-2)
+    length = torch.linalg.vector_norm(part.key[:, :, keys].double(), dim=-1)
+    length = length.repeat_interleave(part.group, 1)
+    sums.mass[where] += mass
+    # What underflows is lost: at most the smallest normal number in each row.
+    lost = torch.finfo(p.dtype).tiny * weight.sum(-1).double()[:, None, None]
+    sums.mass_error[where] += sloped * length + floored + lost
+    shown = p if bool((weight > 0).all()) else p * (weight > 0)[:, None, None, :, None]
+    most = shown.amax(-2).flatten(1, 2).double()
+    sums.maximum[where] = torch.maximum(sums.maximum[where], most)
+
+
+def _add_removal(
+    sums: Sums,
+    where: tuple[slice, slice, slice],
+    part: Scores,
+    row: tuple[Tensor, Tensor, Tensor | None, Tensor],
+    values: Tensor,
+    weight: Tensor,
+) -> None:
+    p, s, sink, top = row
+    output = torch.matmul(p, values)
+    counted = weight[:, None, None].to(p.dtype).expand(p.shape[:-1])
+    sums.square[where] += torch.matmul(counted[..., None, :], p * p).squeeze(-2).flatten(1, 2).double()
+    # A row that sees one key has no output without it.
+    several = part.visible.counts > 1
+    counted = counted * (part.group_heads(several) if several.shape[1] > 1 else several[:, None])
+    ratio = (p / (1 - p).clamp_min(0.5)).square_()  # where p > 1/2 it is put right below
+    size = output.square().sum(-1)[..., :, None] + values.square().sum(-1)[..., None, :]
+    distance = (size - 2 * torch.matmul(output, values.mT)).clamp_min_(0.0)
+    change = distance.mul_(ratio)
+    largest = p.amax(-1)
+    alone = largest > 0.5
+    if bool(alone.any()):
+        _without_largest(change, ratio, size, (p, s, sink), values, alone)
+    slope, floor = _doubts(part, where[2], p, top)
+    length = torch.linalg.vector_norm(part.key[:, :, None, where[2]], dim=-1)[..., None, :]
+    size.mul_(ratio)
+    rows = torch.stack([counted * slope, counted * floor], -2)
+    sloped, floored = torch.matmul(rows, size).unbind(-2)
+    sums.removal[where] += torch.matmul(counted[..., None, :], change).squeeze(-2).flatten(1, 2).double()
+    error = 2 * (sloped * length.squeeze(-2) + floored)
+    sums.removal_error[where] += error.flatten(1, 2).double()
+
+
+def _without_largest(
+    change: Tensor,
+    ratio: Tensor,
+    size: Tensor,
+    row: tuple[Tensor, Tensor, Tensor | None],
+    values: Tensor,
+    alone: Tensor,
+) -> None:
+    """Write p^2 |o^(-j) - v_j|^2 in place for the one key of each row that has more than half of it."""
+    p, s, sink = row
+    inside = alone.nonzero(as_tuple=True)
+    shape = (*p.shape[:3], *values.shape[-2:])
+    others, at = s[inside], p[inside].argmax(-1)
+    number = torch.arange(len(at), device=at.device)
+    others[number, at] = -torch.inf
+    beside = None if sink is None else sink[inside]
+    rest, _ = _softmax(others, beside)
+    every = values.expand(shape)
+    for sample, head, member in torch.stack(inside[:3]).unique(dim=1).T.tolist():
+        mine = (inside[0] == sample) & (inside[1] == head) & (inside[2] == member)
+        v = every[sample, head, member]
+        own, row_of = at[mine], inside[3][mine]
+        without = rest[mine] @ v
+        squared = (without - v[own]).square().sum(-1)
+        most = p[sample, head, member, row_of, own].square()
+        whole = without.square().sum(-1) + v[own].square().sum(-1)
+        change[sample, head, member, row_of, own] = most * squared
+        ratio[sample, head, member, row_of, own] = most
+        size[sample, head, member, row_of, own] = whole
