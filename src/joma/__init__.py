@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib
 import warnings
 
-from joma.core.version import __version__ as __version__
-
 _RENAMED = {
     "Neurons": "NeuronsResult",
     "Probe": "ProbeResult",

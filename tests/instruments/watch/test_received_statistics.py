@@ -36,7 +36,9 @@ def test_keys_statistics_are_those_of_the_measure() -> None:
     for name in names[1:]:
         mine = table[table["metric"] == name].pivot(index="head", columns="position", values="value")
         truth = found[name.removeprefix("received_")].double().mean(0)
-        torch.testing.assert_close(torch.tensor(mine.to_numpy().tolist(), dtype=torch.float64), truth, rtol=1e-6, atol=0)
+        torch.testing.assert_close(
+            torch.tensor(mine.to_numpy().tolist(), dtype=torch.float64), truth, rtol=1e-6, atol=0
+        )
     assert (table["metric"] == "attention_entropy").sum() == 14
 
 
