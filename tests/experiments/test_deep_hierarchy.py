@@ -15,6 +15,7 @@ from joma.experiments.joma_paper.deep_hierarchy import (
     RUNS,
     SHUFFLED,
     SHUFFLED_CLASSES,
+    SHUFFLED_STOPS,
     SINGLE,
     STOPS,
     TREE,
@@ -122,7 +123,7 @@ def test_siblings_come_first_and_families_meet_a_layer_later():
     found = DeepHierarchy()
     tables = found.run(Progress(quiet=True))
     verdicts = {claim.id.partition(".")[2]: claim.verdict for claim in found.claims(tables)}
-    for name in ("tokens_layer_by_layer", "attention_orders", "classes_prefer_siblings"):
+    for name in ("tokens_layer_by_layer", "attention_orders"):
         assert verdicts[name] == "holds", name
 
 
@@ -201,6 +202,7 @@ def test_the_answer_says_what_came_later():
         ("attention_orders", ("half", "tokens", TREE, 2, 2), 2.2),
         ("attention_orders", ("half", "tokens", FROZEN, 2, 2), 2.4),
         ("attention_orders", ("half", "tokens", WEAK, 2, 2), 5.2),
+        ("attention_orders", ("half", "tokens", SHUFFLED, 2, 2), 5.2),
         ("families_meet", ("size", "tokens", TREE, 2, 2), 0.9),
         ("families_meet", ("size", "tokens", SHUFFLED, 2, 2), 2.1),
         ("not_picked_up", ("size", "tokens", LONE, 1, 2), 0.9),
@@ -214,8 +216,10 @@ def test_the_answer_says_what_came_later():
         ("classes_prefer_siblings", ("size", "classes", TREE, 1, 2), 2.1),
         ("classes_prefer_siblings", ("size", "classes", SHUFFLED, 1, 1), 2.1),
         ("classes_prefer_siblings", ("size", "classes", SHUFFLED_CLASSES, 1, 1), 0.21),
+        ("classes_prefer_siblings", ("size", "classes", FROZEN, 1, 1), 2.1),
         ("depth_helps", ("loss", "tokens", SINGLE), 0.09),
         ("bounce_is_of_use", ("loss", "classes", "stopped earlier"), 0.113),
+        ("bounce_is_of_use", ("loss", "classes", "shuffled tree, stopped at the dip"), 0.11),
     ],
 )
 def test_one_number_of_one_seed_fails_a_claim(claim, what, value):
@@ -235,6 +239,7 @@ def test_one_number_of_one_seed_fails_a_claim(claim, what, value):
 )
 def test_the_bounce_is_of_use_if_more_is_learned_after_it_than_before(earlier, later, rise, verdict):
     cost = dict(zip(STOPS, (earlier, 0.006, later), strict=True)) | {TREE: 0.0, FROZEN: 0.0}
+    cost |= dict.fromkeys(SHUFFLED_STOPS, 0.006)
     loss = pd.Series({("classes", run, seed): cost[run] for run in cost for seed in range(5)})
     loss = loss.rename_axis(["task", "run", "seed"])
     entropy = pd.DataFrame(

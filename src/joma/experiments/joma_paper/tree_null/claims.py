@@ -163,5 +163,6 @@ def answer(settings: TreeNull, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     return [
         f"Beside a law with the same co-occurrences and no tree, {len(owed)} of {len(found)} statistics "
         f"of the claims about hierarchy are larger on the tree: {', '.join(owed) or 'none'}. The others "
-        f"({', '.join(not_owed) or 'none'}) are no evidence of a hierarchy: pairs alone do as much."
+        f"({', '.join(not_owed) or 'none'}) are not told apart: by themselves they are no evidence of a "
+        "hierarchy."
     ]
