@@ -101,7 +101,7 @@ def examine_line(members: Sequence[MemberContent]) -> tuple[list[Fault], list[st
     found += _swapped(line, names)
     found += _inside(line, names)
     found += _at_ends(line, names)
-    return join_faults(_once(line, found)), shared.notes
+    return _once(line, join_faults(found)), shared.notes
 
 
 def _once(line: Line, found: Sequence[Fault]) -> list[Fault]:
@@ -109,7 +109,7 @@ def _once(line: Line, found: Sequence[Fault]) -> list[Fault]:
     whole = {one.member for one in found if one.fault in _WHOLE}
     stale = {(one.member, name) for one in found if one.fault == "stale tensors" for name in one.tensors}
     kept = []
-    for one in found:
+    for one in sorted(found, key=lambda fault: fault.fault in _FOLLOWS):
         if one.fault in _FOLLOWS:
             left = tuple(name for name in one.tensors if (one.member, name) not in stale)
             if one.member in whole or not left:
@@ -117,8 +117,14 @@ def _once(line: Line, found: Sequence[Fault]) -> list[Fault]:
             one = replace(one, tensors=left)
         if one.fault == "swapped tensors":
             place = _place(line.members, one.member)
-            others = {n for f in found if f.member == one.member and f is not one for n in f.tensors}
+            others = {
+                name
+                for fault in found
+                if fault.member == one.member and fault is not one and fault.fault not in _FOLLOWS
+                for name in fault.tensors
+            }
             one = replace(one, tensors=tuple(_with_layers(line.members[place], one.tensors, others)))
+            stale |= {(one.member, name) for name in one.tensors}
         kept.append(one)
     return kept
 

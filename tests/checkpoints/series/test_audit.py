@@ -1,0 +1,134 @@
+"""Series with planted faults, and clean ones: small transformers trained here (``planted``)."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import joma
+from command_line import called
+from joma.checkpoints.series.audit.continuity import errors_along, find_swap, squared_distances
+from joma.checkpoints.series.audit.faults import FAULTS
+from planted import (
+    EXPERTS,
+    FURTHER,
+    JUDGED,
+    TWENTY,
+    Planted,
+    Series,
+    Training,
+    clean_training,
+    plant,
+    train,
+    write_series,
+)
+
+_STEPS = tuple(range(0, 40, 4))
+_UNTOLD = {"EMA"}
+"""An average of its neighbours lies between its neighbours."""
+
+
+@lru_cache(maxsize=8)
+def _series(seed: int, experts: int = 0, tied: bool = False) -> Series:
+    return train(Training(seed=seed, steps=_STEPS, experts=experts, tied=tied))
+
+
+def _audited(folder: Path, planted: Planted) -> joma.AuditResult:
+    write_series(folder, planted.series, planted.files)
+    if planted.damage:
+        planted.damage(folder)
+    return joma.audit(folder, quiet=True)
+
+
+def _check(kind: str, folder: Path, seed: int, **how: object) -> None:
+    experts = EXPERTS if "expert" in kind else 0
+    first, other = (_series(one, experts=experts, **how) for one in (seed, seed + 1))  # type: ignore[arg-type]
+    planted = plant(kind, dict(first), _STEPS[4], other)
+    found: dict[str, set[str]] = {}
+    faults = _audited(folder, planted).faults
+    for fault in faults:
+        assert fault.fault in FAULTS
+        found.setdefault(fault.member, set()).update(fault.tensors)
+    assert set(found) == set(planted.members), faults
+    for member, tensors in planted.members.items():
+        assert not tensors or found[member] == tensors, faults
+    if planted.matches:
+        assert {fault.matches for fault in faults} == {planted.matches}
+
+
+@pytest.mark.parametrize("kind", ["stale shard", "NaN"])
+def test_a_planted_fault_is_named_with_its_member_and_tensors(kind: str, tmp_path: Path) -> None:
+    _check(kind, tmp_path, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [one for one in (*TWENTY, *FURTHER) if one not in _UNTOLD])
+def test_every_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
+    _check(kind, tmp_path, seed=JUDGED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["stale shard", "final copy", "transposed", "swapped steps"])
+def test_faults_of_tied_models_are_named(kind: str, tmp_path: Path) -> None:
+    _check(kind, tmp_path, seed=JUDGED, tied=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(JUDGED, JUDGED + 100))
+def test_a_clean_series_has_no_faults(seed: int, tmp_path: Path) -> None:
+    """No threshold was chosen on these seeds."""
+    write_series(tmp_path, train(clean_training(seed)))
+    assert joma.audit(tmp_path, quiet=True).faults == []
+
+
+def test_the_command_prints_a_list_and_ends_with_status_1_where_a_member_lies(tmp_path: Path) -> None:
+    series = dict(_series(1))
+    write_series(tmp_path / "clean", series)
+    series[_STEPS[3]] = series[_STEPS[-1]]
+    write_series(tmp_path / "lying", series)
+    clean = called(["track", str(tmp_path / "clean"), "--audit", "--json", "--quiet"])
+    assert (clean.returncode, json.loads(clean.stdout)) == (0, [])
+    lying = called(["track", str(tmp_path / "lying"), "--audit", "--json", "--quiet"])
+    (one,) = json.loads(lying.stdout)
+    assert lying.returncode == 1
+    assert (one["member"], one["step"], one["fault"], one["matches"]) == ("step12", 12, "copy", "step36")
+    table = joma.audit(tmp_path / "lying", quiet=True).table()
+    assert table.columns.tolist() == ["member", "step", "fault", "tensors", "matches"]
+
+
+def test_random_walks_lie_between_their_neighbours_and_lines_exactly() -> None:
+    random = np.random.default_rng(JUDGED)
+    walk = random.standard_normal((20, 5000)).cumsum(0)
+    errors = errors_along(squared_distances(walk), range(20))
+    assert max(errors.values()) < 0.55
+    line = np.outer(np.linspace(0, 1, 9) ** 2, random.standard_normal(50))
+    assert max(errors_along(squared_distances(line), range(9)).values()) < 1e-5
+
+
+def test_two_exchanged_members_of_a_walk_are_found_and_noise_has_none() -> None:
+    random = np.random.default_rng(JUDGED)
+    walks = [random.standard_normal((12, 3000)).cumsum(0) for _ in range(6)]
+    order = [0, 1, 2, 7, 4, 5, 6, 3, 8, 9, 10, 11]
+    assert find_swap([squared_distances(walk[order]) for walk in walks], range(12)) == (3, 7)
+    assert find_swap([squared_distances(walk) for walk in walks], range(12)) is None
+    noise = [squared_distances(random.standard_normal((12, 3000))) for _ in range(6)]
+    assert find_swap(noise, range(12)) is None
+
+
+def test_frozen_and_tied_tensors_are_notes(tmp_path: Path) -> None:
+    states = {
+        step: {
+            "a.weight": torch.arange(64.0).reshape(8, 8),
+            "b.weight": torch.randn(8, 8, generator=torch.Generator().manual_seed(0)) + 0.01 * step,
+        }
+        for step in range(5)
+    }
+    write_series(tmp_path, states)
+    found = joma.audit(tmp_path, quiet=True)
+    assert found.faults == []
+    assert "a.weight: the same in all members" in found.answer()[1]
