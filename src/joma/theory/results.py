@@ -198,6 +198,16 @@ RESULTS = (
         ("over_parametrisation",),
     ),
     Result(
+        "JoMA poster, contextual sparsity",
+        "attention leaves out tokens that do not co-occur with the query",
+        (
+            "measures.attention.received.attention.received_attention",
+            "measures.attention.received.hitters.heavy_hitters",
+        ),
+        (),
+        ("heavy_hitters", "eviction", "contextual_sparsity"),
+    ),
+    Result(
         "JoMA Fig. 6",
         "entropy of a trained decoder dips and bounces",
         ("measures.bounce.bounce",),

@@ -13,10 +13,10 @@ from joma.measures.attention.received.hitters import even_share
 
 STATEMENTS = statements(
     {
-        "heavy_hitters.sparse": "H2O (Zhang et al. 2023) | Training makes attention sparse: fewer keys receive "
-        "90 % of the mass than in an untrained decoder, and than under uniform attention.",
-        "heavy_hitters.cooccur": "H2O (Zhang et al. 2023) | Beyond position and frequency, keys that co-occur "
-        "with the queries receive more.",
+        "heavy_hitters.sparse": "H2O (Zhang et al. 2023) | Training makes attention sparse: fewer keys "
+        "receive 90 % of the mass than in an untrained decoder, and than under uniform attention.",
+        "heavy_hitters.cooccur": "H2O (Zhang et al. 2023) | Beyond position and frequency, keys that "
+        "co-occur with the queries receive more.",
         "heavy_hitters.monotone": "Scan&Snap, Sec. 4 | Attention grows sparse along training: the share of "
         "hitters does not rise again.",
     }

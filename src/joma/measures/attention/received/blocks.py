@@ -17,8 +17,8 @@ from joma.measures.attention.scores import Scores
 
 _LOGITS = 3 << 17
 """Of a block at most, unless one row has more: few enough for a cache."""
-_SPREAD = 2.0
-"""Times the error of a score: what it is in p, whose normaliser is off as well."""
+_SPREAD = 0.25
+"""Times the error estimate of one score: roundings of many rows and keys average out, see the tests."""
 
 
 @dataclass
@@ -206,7 +206,7 @@ def _add_removal(
     rows = torch.stack([counted * slope, counted * floor], -2)
     sloped, floored = torch.matmul(rows, size).unbind(-2)
     sums.removal[where] += torch.matmul(counted[..., None, :], change).squeeze(-2).flatten(1, 2).double()
-    error = 2 * (sloped * length.squeeze(-2) + floored)
+    error = sloped * length.squeeze(-2) + floored
     sums.removal_error[where] += error.flatten(1, 2).double()
 
 
