@@ -13,7 +13,7 @@ from joma.core.files import user_path
 from joma.core.progress import Progress, in_turn
 from joma.instruments.branch import BranchSettings
 from joma.instruments.branch.interventions import Change, Intervention, read_interventions
-from joma.instruments.branch.training import Make, State, Step, Training, check_repeatable
+from joma.instruments.branch.training import Make, State, Step, Trainer, check_repeatable
 from joma.runs.directory import run_experiment
 from joma.runs.result import JobResult
 
@@ -112,7 +112,7 @@ def _measure(
     parts = []
     _check(settings, make, step, chosen)
     for seed in progress.track(range(settings.seed, settings.seed + settings.seeds), "branch"):
-        training = Training(make, step, seed)
+        training = Trainer(make, step, seed)
         trunk: list[State] = []
         ways: list[tuple[str, int, Intervention | None]] = [
             (TWIN, order, None) for order in range(settings.orders + 1)
@@ -122,7 +122,7 @@ def _measure(
             def compute(
                 way: Intervention | None = way,
                 order: int = order,
-                training: Training = training,
+                training: Trainer = training,
                 trunk: list[State] = trunk,
             ) -> pd.DataFrame:
                 if not trunk:
@@ -143,7 +143,7 @@ def _measure(
 
 def _check(settings: BranchSettings, make: Make, step: Step, chosen: list[Intervention]) -> None:
     """What can be said before anything is trained."""
-    model, _, batches = Training(make, step, settings.seed).start()
+    model, _, batches = Trainer(make, step, settings.seed).start()
     check_repeatable(batches, settings.at)
     for one in chosen:
         one.parameters(model)

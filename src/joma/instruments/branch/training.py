@@ -33,7 +33,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Training:
+class Trainer:
     """One seed's training: everything of it follows from the two callables and the seed."""
 
     make: Make
