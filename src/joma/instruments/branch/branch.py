@@ -1,0 +1,167 @@
+"""``joma.branch``: the same state continued in several ways, and what each does beside its twin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from scipy.stats import t as student
+
+from joma.core.files import user_path
+from joma.core.progress import Progress, in_turn
+from joma.instruments.branch import BranchSettings
+from joma.instruments.branch.interventions import Change, Intervention, read_interventions
+from joma.instruments.branch.training import Make, State, Step, Trainer, check_repeatable
+from joma.runs.directory import run_experiment
+from joma.runs.result import JobResult
+
+TWIN = "twin"
+_LEVEL = 0.95
+
+
+@dataclass(frozen=True, repr=False)
+class BranchResult(JobResult):
+    """What ``branch`` returns.
+
+    Tables: ``differences`` (a row per branch, metric and step: the mean over seeds of the branch less its
+    twin, its 95 % interval by Student's t, NaN of one seed, and ``twin_spread``, the root mean square
+    difference of twins that read the same batches in another order, NaN without such twins) and ``curves``
+    (every value of every branch).
+    """
+
+
+def branch(
+    make: Make,
+    step: Step,
+    *,
+    at: int,
+    interventions: Mapping[str, str | Change],
+    steps: int,
+    seeds: int = 3,
+    orders: int = 1,
+    out: str | Path | None = None,
+    quiet: bool = True,
+) -> BranchResult:
+    """Continue one state of a training in several ways, on the same batches and random numbers.
+
+    For each seed the model is trained for ``at`` steps. From that state a twin goes on unchanged, and each
+    branch goes on with its intervention. The random numbers of a step (PyTorch's own) follow from the seed
+    and the step, so that dropout is the twin's, too. Training is done on one thread.
+
+    Args:
+        make: called without arguments, after PyTorch's seed is set; returns (model, optimizer, batches),
+            where ``batches[step]`` is the batch of a step. What a model or optimizer keeps outside of its
+            ``state_dict`` is not carried over.
+        step: called with the model and a batch; returns the loss (nats, say; a scalar with its gradient) or a
+            mapping with "loss" and further numbers, which are compared, too.
+        at: steps before the branches part.
+        interventions: name of a branch -> what is done, in words: ``"freeze PATTERN ..."``,
+            ``"rewind PATTERN ... to STEP"`` (0 without ``to``), ``"rate FACTOR PATTERN ..."`` (times what the
+            optimizer would move), ``"reset-optimizer"``, ``"none"``; a pattern is the name of parameters, in
+            which ``*`` stands for any letters. Or a function of model and optimizer, called once, which
+            changes them in place (a hook that replaces attention, say).
+        steps: steps of each branch.
+        seeds: trainings, with seeds 0, 1, ...
+        orders: further twins of each seed that read the twin's batches in another order.
+        out: a run directory, in which finished branches are kept: the same call continues there.
+            A directory knows interventions by their words, and cannot tell other functions from these.
+        quiet: whether no progress is shown.
+
+    Raises:
+        InputError: a state that does not fit, batches that cannot be repeated, an intervention that names
+            nothing, a step that hides its loss.
+        RunDirectoryError: ``out`` is another run's.
+
+    Examples:
+        >>> def make():
+        ...     model = torch.nn.Linear(2, 1)
+        ...     batches = torch.randn(20, 8, 2, generator=torch.Generator().manual_seed(0))
+        ...     return model, torch.optim.SGD(model.parameters(), lr=0.1), batches
+        >>> def step(model, batch):
+        ...     return (model(batch) - batch.sum(-1, keepdim=True)).square().mean()
+        >>> found = joma.branch(
+        ...     make, step, at=5, interventions={"same": "none", "frozen": "freeze weight"}, steps=10
+        ... )
+        >>> same = found.table("differences").query("branch == 'same'")
+        >>> float(same["value"].abs().max())
+        0.0
+    """
+    chosen = read_interventions(interventions, at)
+    said = tuple(f"{one.name}: {_words(interventions[one.name])}" for one in chosen)
+
+    def run(self: BranchSettings, progress: Progress) -> dict[str, pd.DataFrame]:
+        return _measure(self, make, step, chosen, progress)
+
+    bound = type("BranchSettings", (BranchSettings,), {"run": run, "__module__": BranchSettings.__module__})
+    job: BranchSettings = bound(at=at, steps=steps, seeds=seeds, orders=orders, interventions=said)
+    if out is None:
+        return BranchResult(job, job.run(Progress(quiet=quiet)))
+    kept = run_experiment(job, user_path(out), quiet=quiet, executor=in_turn)
+    return BranchResult(job, kept.tables)
+
+
+def _words(said: str | Change) -> str:
+    return getattr(said, "__qualname__", type(said).__name__) if callable(said) else said
+
+
+def _measure(
+    settings: BranchSettings, make: Make, step: Step, chosen: list[Intervention], progress: Progress
+) -> dict[str, pd.DataFrame]:
+    parts = []
+    _check(settings, make, step, chosen)
+    for seed in progress.track(range(settings.seed, settings.seed + settings.seeds), "branch"):
+        training = Trainer(make, step, seed)
+        trunk: list[State] = []
+        ways: list[tuple[str, int, Intervention | None]] = [
+            (TWIN, order, None) for order in range(settings.orders + 1)
+        ]
+        for name, order, way in [*ways, *((one.name, 0, one) for one in chosen)]:
+
+            def compute(
+                way: Intervention | None = way,
+                order: int = order,
+                training: Trainer = training,
+                trunk: list[State] = trunk,
+            ) -> pd.DataFrame:
+                if not trunk:
+                    trunk.append(
+                        training.trunk(settings.at, {one.to for one in chosen if one.act == "rewind"})
+                    )
+                return training.branch(trunk[0], settings.at, settings.steps, way, order)
+
+            label = (
+                f"seed-{seed}-{name.replace(' ', '_')}-{order}" if way is None else f"seed-{seed}-of-{name}"
+            )
+            table = progress.part(label, compute)
+            parts.append(table.assign(run=seed, branch=name, order=order))
+    curves = pd.concat(parts, ignore_index=True)
+    curves = curves[["run", "branch", "order", "step", "metric", "value"]]
+    return {"differences": _differences(curves), "curves": curves}
+
+
+def _check(settings: BranchSettings, make: Make, step: Step, chosen: list[Intervention]) -> None:
+    """What can be said before anything is trained."""
+    model, _, batches = Trainer(make, step, settings.seed).start()
+    check_repeatable(batches, settings.at)
+    for one in chosen:
+        one.parameters(model)
+
+
+def _differences(curves: pd.DataFrame) -> pd.DataFrame:
+    keys = ["run", "step", "metric"]
+    is_twin = curves["branch"] == TWIN
+    twin = curves[is_twin & (curves["order"] == 0)].set_index(keys)["value"]
+    others = curves[~(is_twin & (curves["order"] == 0))].copy()
+    others["gap"] = others["value"] - twin.reindex(pd.MultiIndex.from_frame(others[keys])).to_numpy()
+    orders = others[others["branch"] == TWIN]
+    spread = orders.groupby(["metric", "step"])["gap"].agg(lambda gap: float((gap**2).mean() ** 0.5))
+    changed = others[others["branch"] != TWIN].groupby(["branch", "metric", "step"], sort=False)["gap"]
+    found = changed.agg(value="mean", deviation="std", seeds="count").reset_index()
+    half = student.ppf(0.5 + _LEVEL / 2, (found["seeds"] - 1).clip(lower=1)) * found["deviation"]
+    half = half / found["seeds"] ** 0.5  # NaN of one seed
+    found["low"], found["high"] = found["value"] - half, found["value"] + half
+    places = pd.MultiIndex.from_frame(found[["metric", "step"]])
+    found["twin_spread"] = spread.reindex(places).to_numpy(dtype=float)
+    return found.drop(columns="deviation")
