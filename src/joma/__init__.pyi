@@ -14,8 +14,8 @@ from joma.core.version import __version__ as __version__
 from joma.experiments.catalog import list_experiments as list_experiments
 from joma.instruments.branch.branch import BranchResult as BranchResult
 from joma.instruments.branch.branch import branch as branch
+from joma.instruments.monitor.alarms.telling import StopTraining as StopTraining
 from joma.instruments.monitor.monitor import Monitor as Monitor
-from joma.instruments.monitor.telling import StopTraining as StopTraining
 from joma.instruments.neurons.probe import NeuronsResult as NeuronsResult
 from joma.instruments.probe.probe import ProbeResult as ProbeResult
 from joma.instruments.probe.probe import probe as probe

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from joma.instruments.monitor.messages import Message
+from joma.instruments.monitor.alarms.messages import Message
 from joma.instruments.monitor.monitor import Monitor, MonitorSettings, StopTraining
 
 _FINE, _ROUGH, _ROUNDED = 2e-3, 1e-2, 1e-4

@@ -9,7 +9,7 @@ import lightning
 from torch import Tensor
 from torch.optim import Optimizer
 
-from joma.instruments.monitor.messages import Message
+from joma.instruments.monitor.alarms.messages import Message
 from joma.instruments.monitor.monitor import Monitor, MonitorSettings, StopTraining
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import joma
-from joma.instruments.monitor.backward import Backwards
-from joma.instruments.monitor.blocks import residual_blocks
+from joma.instruments.monitor.measuring.backward import Backwards
+from joma.instruments.monitor.measuring.blocks import residual_blocks
 from joma.instruments.monitor.monitor import Monitor
 
 WIDTH = 8

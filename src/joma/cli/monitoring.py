@@ -11,9 +11,9 @@ import pandas as pd
 from joma.cli.words.options import MonitorOptions
 from joma.core.errors import InputError
 from joma.core.printing import one_line_of
+from joma.instruments.monitor.alarms.messages import Message
 from joma.instruments.monitor.folder import is_monitored, read_facts, read_messages, read_table
 from joma.instruments.monitor.health import able_since, health
-from joma.instruments.monitor.messages import Message
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.measures.change.detector import fewest_looks, first_alarm
 from joma.measures.change.e_detector import threshold

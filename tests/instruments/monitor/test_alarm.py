@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from joma.instruments.monitor.alarm import ChangeAlarm, LossAlarm
-from joma.instruments.monitor.messages import states
+from joma.instruments.monitor.alarms.alarm import ChangeAlarm, LossAlarm
+from joma.instruments.monitor.alarms.messages import states
 from joma.measures.change.detector import LEARNING, SETTLING, add_look, began, comparable, fewest_looks
 from joma.measures.change.e_detector import DRIFT, VARIANCE, threshold
 from joma.measures.change.loss import THRESHOLD, WINDOW, LossCusum

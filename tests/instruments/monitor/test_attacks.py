@@ -24,8 +24,8 @@ import joma
 from joma.core.errors import RunDirectoryError
 from joma.instruments.monitor import folder as folders
 from joma.instruments.monitor.folder import Folder, read_table
+from joma.instruments.monitor.measuring.rows import COLUMNS
 from joma.instruments.monitor.monitor import Monitor
-from joma.instruments.monitor.rows import COLUMNS
 
 WIDTH = 8
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from joma.core.errors import InputError, RunDirectoryError
 from joma.instruments.monitor.folder import read_table
-from joma.instruments.monitor.look import RESIDUAL
+from joma.instruments.monitor.measuring.look import RESIDUAL
 from joma.instruments.monitor.monitor import Monitor, StopTraining
 
 HEADS, WIDTH, LENGTH = 2, 8, 6

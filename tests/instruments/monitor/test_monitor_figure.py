@@ -8,8 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from joma.core.style import style
+from joma.instruments.monitor.alarms.messages import Message
 from joma.instruments.monitor.figure import draw_monitor
-from joma.instruments.monitor.messages import Message
 
 
 def table(norms: np.ndarray) -> pd.DataFrame:

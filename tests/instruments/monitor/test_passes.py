@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from joma.instruments.monitor.alarm import ChangeAlarm
-from joma.instruments.monitor.blocks import residual_blocks
+from joma.instruments.monitor.alarms.alarm import ChangeAlarm
+from joma.instruments.monitor.alarms.messages import states
 from joma.instruments.monitor.folder import Folder, read_table
-from joma.instruments.monitor.messages import states
+from joma.instruments.monitor.measuring.blocks import residual_blocks
+from joma.instruments.monitor.measuring.rows import COLUMNS
 from joma.instruments.monitor.monitor import Monitor
-from joma.instruments.monitor.rows import COLUMNS
 
 WIDTH, LENGTH = 8, 5
 

@@ -17,9 +17,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from joma.instruments.monitor.folder import read_table
-from joma.instruments.monitor.look import RESIDUAL
+from joma.instruments.monitor.measuring.look import RESIDUAL
+from joma.instruments.monitor.measuring.processes import over_ranks
 from joma.instruments.monitor.monitor import Monitor, StopTraining
-from joma.instruments.monitor.ranks import over_ranks
 from joma.models.decoder import Decoder
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from joma.instruments.monitor.messages import Message
+from joma.instruments.monitor.alarms.messages import Message
 from joma.instruments.monitor.monitor import Monitor
 from joma.instruments.monitor.sinks import sink_of
 

@@ -14,9 +14,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
 
 from joma.core.errors import InputError
+from joma.instruments.monitor.measuring.rows import gradient_norm
+from joma.instruments.monitor.measuring.weights import stable_ranks, why_sharded
 from joma.instruments.monitor.monitor import Monitor
-from joma.instruments.monitor.rows import gradient_norm
-from joma.instruments.monitor.weights import stable_ranks, why_sharded
 
 transformers = pytest.importorskip("transformers")
 

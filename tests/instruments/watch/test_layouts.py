@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from joma.core.errors import InputError
 from joma.instruments.watch.call import split_mask
-from joma.instruments.watch.capture import kind_of
+from joma.instruments.watch.capture.observer import kind_of
 from joma.instruments.watch.selection import layer_number
 from joma.instruments.watch.watch import watch
 

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from joma.core.figures import PALETTE, ink, panels
-from joma.instruments.monitor.messages import LARGE_LOGIT, LOW_ENTROPY, Kind, Message
-from joma.instruments.monitor.weights import LOWER, QUERY_KEY
+from joma.instruments.monitor.alarms.messages import LARGE_LOGIT, LOW_ENTROPY, Kind, Message
+from joma.instruments.monitor.measuring.weights import LOWER, QUERY_KEY
 
 _MARKS: dict[Kind, tuple[str, str, str]] = {
     "alarm": ("v", PALETTE[1], "alarm"),

@@ -22,8 +22,8 @@ from filelock import FileLock, Timeout
 from joma.core.errors import InputError, RunDirectoryError, first_line
 from joma.core.files import digest_of, parse_json, read_bytes, refuse_irregular, whole_file, write_text
 from joma.core.version import __version__
-from joma.instruments.monitor.messages import Message
-from joma.instruments.monitor.rows import COLUMNS
+from joma.instruments.monitor.alarms.messages import Message
+from joma.instruments.monitor.measuring.rows import COLUMNS
 
 _FACTS, _TABLE, _STATE, _LOCK = "monitor.json", "monitor.parquet", "state.json", ".lock"
 _MESSAGES = "messages.json"

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from joma.core.errors import JomaError
+from joma.instruments.monitor.alarms.messages import Message, states
 from joma.instruments.monitor.folder import read_state
-from joma.instruments.monitor.messages import Message, states
-from joma.instruments.monitor.rows import RAW
+from joma.instruments.monitor.measuring.rows import RAW
 
 _SHARE = 10
 """A run's losses are compared by tenths of it."""

@@ -16,21 +16,21 @@ from torch.optim.optimizer import Optimizer
 
 from joma.core.errors import InputError, JomaError
 from joma.core.files import user_path
-from joma.instruments.monitor.blocks import residual_blocks
+from joma.instruments.monitor.alarms.judge import Judge
+from joma.instruments.monitor.alarms.messages import Message
+from joma.instruments.monitor.alarms.telling import OnAlarm, StopTraining, Teller
 from joma.instruments.monitor.folder import Folder
 from joma.instruments.monitor.guard import Guard
-from joma.instruments.monitor.judge import Judge
-from joma.instruments.monitor.look import Look
-from joma.instruments.monitor.messages import Message
-from joma.instruments.monitor.norms import GradientNorms, Scaler
+from joma.instruments.monitor.measuring.blocks import residual_blocks
+from joma.instruments.monitor.measuring.look import Look
+from joma.instruments.monitor.measuring.norms import GradientNorms, Scaler
+from joma.instruments.monitor.measuring.processes import Processes
+from joma.instruments.monitor.measuring.rows import RAW, frame, summary, tidy
+from joma.instruments.monitor.measuring.weights import stable_ranks, why_sharded
 from joma.instruments.monitor.past import continue_past
-from joma.instruments.monitor.ranks import Processes
 from joma.instruments.monitor.record import Record
-from joma.instruments.monitor.rows import RAW, frame, summary, tidy
 from joma.instruments.monitor.settings import RANKS_EVERY, STATISTICS, MonitorSettings, check
 from joma.instruments.monitor.sinks import Sink, Trackers, sink_of
-from joma.instruments.monitor.telling import OnAlarm, StopTraining, Teller
-from joma.instruments.monitor.weights import stable_ranks, why_sharded
 from joma.instruments.watch.measuring import check_statistics
 from joma.measures.change.detector import LEARNING, first_alarm
 
@@ -142,8 +142,7 @@ class Monitor:
                 )
             except JomaError as error:
                 problem = error
-                if self._record.folder is not None:
-                    self._record.folder.release()
+                self._record.release()
         # All processes begin at one step, or none does.
         self._last, problem = self.processes.of_first((self._last, problem))
         if problem is not None:
@@ -160,15 +159,8 @@ class Monitor:
         record = Record(guard := Guard())
         self._guard.attempt("a copy of the monitor", lambda: record.tables.append(self.table()))
         teller = Teller(None, "log", None)
-        own = {
-            "_look": None,
-            "_due": False,
-            "_sink": None,
-            "_teller": teller,
-            "_record": record,
-            "_guard": guard,
-        }
-        return {**vars(self), **own}
+        own = {"_teller": teller, "_record": record, "_guard": guard}
+        return {**vars(self), "_look": None, "_due": False, "_sink": None, **own}
 
     def __enter__(self) -> Self:
         self.begin(self._last + 1)
@@ -262,10 +254,10 @@ class Monitor:
         self._record.forget("loss", after)
         self.messages = [one for one in self.messages if one.metric != "loss" or one.step <= after]
         self._judge.loss = type(self._judge.loss)()
-        self._write_messages()
+        self._record.tell(self.messages)
 
     def table(self) -> pd.DataFrame:
-        """Everything measured so far, one row per measurement: ``joma.instruments.monitor.rows.COLUMNS``.
+        """Everything measured so far, one row per measurement, with the columns ``rows.COLUMNS``.
 
         Raises:
             RunDirectoryError: a damaged file of the folder.
@@ -287,12 +279,10 @@ class Monitor:
         self._shut_look()
         told: list[Message] = []
         self._guard.attempt("the monitor", lambda: told.extend(self._keep(self._record.drain())))
-        if self._record.folder is not None:
-            self._guard.attempt("the folder", self._record.folder.merge)
-            self._keep_state()
+        self._record.merge()
+        self._record.keep_state(self._last, self._judge.as_state)
         self._tell(told)
-        if self._record.folder is not None:
-            self._record.folder.release()
+        self._record.release()
 
     # One look
 
@@ -348,7 +338,7 @@ class Monitor:
         told: list[Message] = []
         if self.processes.first:
             self._guard.attempt("the monitor", lambda: told.extend(self._judge_rows(step, rows)))
-            self._keep_state()
+            self._record.keep_state(self._last, self._judge.as_state)
         self._tell(told)
         if self._teller.stops:
             # One process decides for all: if one stopped alone, the others would wait for it.
@@ -383,24 +373,14 @@ class Monitor:
                 self._sink.write(step, summary(looked_at, rows[raw]))
         return told
 
-    def _keep_state(self) -> None:
-        """What a run that goes on must remember."""
-        if self._record.folder is not None:
-            state = {"step": self._last, **self._judge.as_state()}
-            self._guard.attempt("the folder", partial(self._record.folder.keep_state, state))
-
     def _keep(self, table: pd.DataFrame) -> list[Message]:
         return [] if table.empty else self._judge.losses(self._record.keep(table))
 
     def _tell(self, told: list[Message]) -> None:
         self.messages += told
         if told:
-            self._write_messages()
+            self._record.tell(self.messages)
         self._teller.tell(told)
-
-    def _write_messages(self) -> None:
-        if self._record.folder is not None:
-            self._guard.attempt("the folder", partial(self._record.folder.tell, self.messages))
 
     # Runs that are continued
 
@@ -408,7 +388,7 @@ class Monitor:
         self._record.cut(step)
         self.messages = [message for message in self.messages if message.step < step]
         self._looked = min(self._looked, step - 1)
-        self._write_messages()
+        self._record.tell(self.messages)
         self._guard.attempt(
             "the alarm's past", lambda: self._judge.replay(self.table().loc[lambda rows: rows["step"] < step])
         )

@@ -8,10 +8,10 @@ import pandas as pd
 
 from joma.core.files import whole_file
 from joma.core.style import style
+from joma.instruments.monitor.alarms.messages import Message
 from joma.instruments.monitor.figure import draw_monitor
 from joma.instruments.monitor.folder import is_monitored, read_facts, read_messages, read_table
 from joma.instruments.monitor.health import able_since, health
-from joma.instruments.monitor.messages import Message
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.runs.directory import Run
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from joma.core.errors import InputError, JomaError, words_of
+from joma.instruments.monitor.alarms.judge import Judge
+from joma.instruments.monitor.alarms.messages import Message
 from joma.instruments.monitor.folder import Folder, read_messages, read_state
 from joma.instruments.monitor.guard import Guard
-from joma.instruments.monitor.judge import Judge
-from joma.instruments.monitor.messages import Message
 
 
 def continue_past(folder: Folder, judge: Judge, every: int, guard: Guard) -> tuple[Judge, list[Message]]:

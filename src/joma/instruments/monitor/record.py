@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pandas as pd
 from torch import Tensor
 
 from joma.core.errors import InputError
+from joma.instruments.monitor.alarms.messages import Message
 from joma.instruments.monitor.folder import Folder
 from joma.instruments.monitor.guard import Guard
-from joma.instruments.monitor.rows import COLUMNS, frame, on_host, set_types
+from joma.instruments.monitor.measuring.rows import COLUMNS, frame, on_host, set_types
 
 
 class Record:
@@ -87,6 +89,26 @@ class Record:
         """Forget a number of the steps after this one: it was not what it was taken for."""
         self._raw = [entry for entry in self._raw if entry[1] != metric or entry[0] <= after]
         self._filter(lambda rows: (rows["metric"] != metric) | (rows["step"] <= after))
+
+    def keep_state(self, step: int, of_judge: Callable[[], dict[str, Any]]) -> None:
+        """Write what a run that goes on must remember: the last step, and the judge's state."""
+        if self.folder is not None:
+            self._guard.attempt("the folder", partial(self.folder.keep_state, {"step": step, **of_judge()}))
+
+    def tell(self, messages: list[Message]) -> None:
+        """Write the messages of the run, all of them."""
+        if self.folder is not None:
+            self._guard.attempt("the folder", partial(self.folder.tell, messages))
+
+    def merge(self) -> None:
+        """Make one file of the folder's parts."""
+        if self.folder is not None:
+            self._guard.attempt("the folder", self.folder.merge)
+
+    def release(self) -> None:
+        """Let another monitor have the folder."""
+        if self.folder is not None:
+            self.folder.release()
 
     def _filter(self, which: Callable[[pd.DataFrame], pd.Series[bool]]) -> None:
         self.tables = [rows[which(rows)] for rows in self.tables]

@@ -9,9 +9,9 @@ from typing import Any, TypedDict
 from torch import nn
 
 from joma.core.errors import InputError
-from joma.instruments.monitor.norms import Scaler
+from joma.instruments.monitor.alarms.telling import OnAlarm
+from joma.instruments.monitor.measuring.norms import Scaler
 from joma.instruments.monitor.sinks import Sink, Trackers
-from joma.instruments.monitor.telling import OnAlarm
 
 RANKS_EVERY = 20
 """Looks between two readings of the stable ranks."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from joma.core.errors import InputError, nearest
-from joma.instruments.monitor.messages import Message
+from joma.instruments.monitor.alarms.messages import Message
 
 Numbers = Mapping[str, float]
 Sink = Callable[..., Any]

@@ -57,7 +57,7 @@ class AttentionCall:
     padding: Tensor | None = None
     """(batch, queries), True where the operation itself knows the query to be padding."""
     asking: frozenset[int] = frozenset()
-    """The inputs that the queries go back to, by ``joma.instruments.watch.lineage.Lineage``."""
+    """The inputs that the queries go back to, by ``joma.instruments.watch.capture.lineage.Lineage``."""
     answering: frozenset[int] = frozenset()
     """Those of the keys."""
     first_head: int = 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,10 @@ from joma.core.errors import InputError
 from joma.instruments.watch.call import AttentionCall
 from joma.measures.attention.entropy import AttentionEntropy, attention_entropy
 from joma.measures.attention.received.attention import RECEIVED, received_attention
-from joma.measures.attention.statistics import STATISTICS, check_names, needs_positions
+from joma.measures.attention.statistics import STATISTICS, check_names, metric_of, needs_positions
+
+if TYPE_CHECKING:
+    import pandas
 
 Reduction = Literal["mean", "position", "none"]
 
@@ -268,3 +271,34 @@ class Record:
     call: int
     dtype: str
     measured: list[Measurement]
+
+
+def make_table(measurements: Iterable[tuple[int, Record, Measurement]]) -> pandas.DataFrame:
+    """One row per number of these measurements, given with the layer and the record of each."""
+    import pandas
+
+    parts: list[dict[str, NDArray[np.generic]]] = []
+    for layer, record, measured in measurements:
+        columns = measured.columns()
+        size = len(columns["value"])
+        identity: dict[str, str | int] = {
+            "step": record.step,
+            "layer": layer,
+            "module": record.module,
+            "call": record.call,
+            "metric": metric_of(measured.name),
+            "unit": measured.unit,
+            "dtype": record.dtype,
+        }
+        part = {key: np.repeat(np.asarray([v]), size) for key, v in identity.items()}
+        parts.append({**part, **columns})
+    # One frame of joined columns: a frame for each part takes many times as long.
+    joined = {
+        name: np.concatenate([part.get(name, np.full(len(part["value"]), np.nan)) for part in parts])
+        for name in dict.fromkeys(name for part in parts for name in part)
+    }
+    table = pandas.DataFrame(joined)
+    first = ["step", "layer", "module", "call", "head"]
+    places = [name for name in ("sample", "position") if name in table]
+    last = ["error_bound", *(c for c in ("standard_error",) if c in table), "dtype", "count"]
+    return table[[*first, *places, "metric", "value", "unit", *last]]

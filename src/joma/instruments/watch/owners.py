@@ -18,8 +18,8 @@ from torch.utils.hooks import RemovableHandle
 from joma.core.errors import InputError
 from joma.instruments.reading.remarks import no_remark_on_hooks
 from joma.instruments.watch.call import AttentionCall
+from joma.instruments.watch.capture.lineage import Lineage
 from joma.instruments.watch.hooks import leave_out_of_copies
-from joma.instruments.watch.lineage import Lineage
 from joma.instruments.watch.padding import (
     KEPT_ROWS,
     PADDED_ROWS,

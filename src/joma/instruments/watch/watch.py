@@ -10,29 +10,27 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from joma.core.errors import InputError, words_of
 from joma.core.tables import frame_html
 from joma.instruments.watch import registry
 from joma.instruments.watch.call import AttentionCall
-from joma.instruments.watch.candidates import Report
-from joma.instruments.watch.capture import AttentionMode, Observer, leave_unobserved
+from joma.instruments.watch.capture.candidates import Report
+from joma.instruments.watch.capture.lineage import Lineage
+from joma.instruments.watch.capture.modes import MODES
+from joma.instruments.watch.capture.observer import AttentionMode, Observer, leave_unobserved
 from joma.instruments.watch.coverage import Coverage
-from joma.instruments.watch.lineage import Lineage
 from joma.instruments.watch.measuring import (
     Measurement,
     Record,
     Reduction,
     check_statistics,
+    make_table,
     measure_all,
 )
-from joma.instruments.watch.modes import MODES
 from joma.instruments.watch.owners import OUTSIDE, Owners, Place, module_of
 from joma.instruments.watch.selection import Selection
-from joma.measures.attention.statistics import metric_of
 
 if TYPE_CHECKING:
     import pandas
@@ -305,33 +303,7 @@ class Watch:
         Raises:
             InputError: if nothing was measured, or an attention that was asked for could not be.
         """
-        import pandas
-
-        parts: list[dict[str, NDArray[np.generic]]] = []
-        for layer, record, measured in self.measurements():
-            columns = measured.columns()
-            size = len(columns["value"])
-            identity: dict[str, str | int] = {
-                "step": record.step,
-                "layer": layer,
-                "module": record.module,
-                "call": record.call,
-                "metric": metric_of(measured.name),
-                "unit": measured.unit,
-                "dtype": record.dtype,
-            }
-            part = {key: np.repeat(np.asarray([v]), size) for key, v in identity.items()}
-            parts.append({**part, **columns})
-        # One frame of joined columns: a frame for each part takes many times as long.
-        joined = {
-            name: np.concatenate([part.get(name, np.full(len(part["value"]), np.nan)) for part in parts])
-            for name in dict.fromkeys(name for part in parts for name in part)
-        }
-        table = pandas.DataFrame(joined)
-        first = ["step", "layer", "module", "call", "head"]
-        places = [name for name in ("sample", "position") if name in table]
-        last = ["error_bound", *(c for c in ("standard_error",) if c in table), "dtype", "count"]
-        return table[[*first, *places, "metric", "value", "unit", *last]]
+        return make_table(self.measurements())
 
     def measurements(self) -> Iterator[tuple[int, Record, Measurement]]:
         """What ``table`` is made of, as tensors on their device: layer, record and one statistic.

@@ -16,7 +16,7 @@ from joma.experiments.beyond.alarm.labels import END, at_end, became
 from joma.experiments.beyond.alarm.rules import LOSS_CUSUM, Array, History, histories, with_nan
 from joma.experiments.beyond.alarm.training import texts, train_group
 from joma.experiments.shared.tables import Rows
-from joma.instruments.monitor.messages import LARGE_LOGIT, LOW_ENTROPY
+from joma.instruments.monitor.alarms.messages import LARGE_LOGIT, LOW_ENTROPY
 
 
 def run(settings: Alarm, progress: Progress) -> dict[str, pd.DataFrame]:

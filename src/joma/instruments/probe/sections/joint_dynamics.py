@@ -19,7 +19,7 @@ from joma.instruments.reading.passes import Output
 from joma.instruments.reading.shared import Batches, Part, TokenSection, as_function
 from joma.instruments.reading.texts import TokenBatch
 from joma.instruments.watch.call import AttentionCall
-from joma.instruments.watch.capture import leave_unobserved
+from joma.instruments.watch.capture.observer import leave_unobserved
 from joma.instruments.watch.owners import Place
 from joma.instruments.watch.score_rows import score_rows
 from joma.instruments.watch.watch import Watch

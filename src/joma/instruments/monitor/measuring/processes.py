@@ -11,7 +11,7 @@ import pandas as pd
 import torch.distributed as dist
 
 from joma.instruments.monitor.guard import Guard
-from joma.instruments.monitor.look import MAXIMA, RESIDUAL
+from joma.instruments.monitor.measuring.look import MAXIMA, RESIDUAL
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ tensors. Four kinds of operation are attention:
   under ``inference_mode``), which are handed queries and keys;
 * *flex*: ``flex_attention``, which is handed queries, keys, and functions that change and hide scores;
 * *fused*: the fast paths of ``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer``, one
-  operation that is handed hidden states and weights (``joma.instruments.watch.fused`` projects them);
+  operation that is handed hidden states and weights (``joma.instruments.watch.capture.fused`` projects them);
 * *softmax*: code that builds the scores itself. A softmax is taken for attention when its
-  probabilities weigh the rows of a matrix product (``joma.instruments.watch.candidates``).
+  probabilities weigh the rows of a matrix product (``joma.instruments.watch.capture.candidates``).
 
 The operations themselves run untouched, so that outputs and gradients are the same bit for bit.
 Whatever looks like attention by its name and is none of these is reported as opaque.
@@ -29,10 +29,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from joma.core.errors import InputError
 from joma.instruments.watch.call import AttentionCall, scaled_dot_product_call, with_value
-from joma.instruments.watch.candidates import Candidates, Report
-from joma.instruments.watch.flex import flex_call
-from joma.instruments.watch.fused import fused_call
-from joma.instruments.watch.lineage import Lineage
+from joma.instruments.watch.capture.candidates import Candidates, Report
+from joma.instruments.watch.capture.flex import flex_call
+from joma.instruments.watch.capture.fused import fused_call
+from joma.instruments.watch.capture.lineage import Lineage
 from joma.instruments.watch.owners import Place, in_backward
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from joma.instruments.monitor.look import RESIDUAL, Observation
+from joma.instruments.monitor.measuring.look import RESIDUAL, Observation
 from joma.measures.attention.statistics import metric_of
 
 RAW = ("loss", "gradient_norm")

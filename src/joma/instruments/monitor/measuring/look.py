@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from joma.core.errors import InputError
-from joma.instruments.monitor.backward import Backwards
-from joma.instruments.monitor.blocks import Block, block_of, learning_blocks, trains
+from joma.instruments.monitor.measuring.backward import Backwards
+from joma.instruments.monitor.measuring.blocks import Block, block_of, learning_blocks, trains
 from joma.instruments.reading.passes import unwrap
+from joma.instruments.watch.capture.lineage import Argument
 from joma.instruments.watch.coverage import Entry
 from joma.instruments.watch.hooks import leave_out_of_copies
-from joma.instruments.watch.lineage import Argument
 from joma.instruments.watch.owners import parameters_of
 from joma.instruments.watch.watch import Watch
 

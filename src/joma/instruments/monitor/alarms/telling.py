@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from joma.core.errors import InputError
-from joma.instruments.monitor.messages import Message
+from joma.instruments.monitor.alarms.messages import Message
 from joma.instruments.monitor.sinks import Destination
 
 OnAlarm = Literal["log", "warn", "stop"] | Callable[[Message], None]

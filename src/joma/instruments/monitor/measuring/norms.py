@@ -6,8 +6,8 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from joma.instruments.monitor.backward import Backwards
-from joma.instruments.monitor.rows import gradient_norm
+from joma.instruments.monitor.measuring.backward import Backwards
+from joma.instruments.monitor.measuring.rows import gradient_norm
 
 
 class Scaler(Protocol):

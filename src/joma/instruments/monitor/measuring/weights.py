@@ -14,8 +14,8 @@ from joma.checkpoints.families.matrices import Matrix, find_matrices
 from joma.checkpoints.families.sizes import sizes_for
 from joma.checkpoints.in_memory import weights_of
 from joma.core.errors import InputError
-from joma.instruments.monitor.blocks import Block, block_of, learning_blocks
-from joma.instruments.monitor.rows import COLUMNS
+from joma.instruments.monitor.measuring.blocks import Block, block_of, learning_blocks
+from joma.instruments.monitor.measuring.rows import COLUMNS
 from joma.measures.ranks.stable_rank import stable_rank_estimate
 
 LOWER, QUERY_KEY = "lower", "query_key"

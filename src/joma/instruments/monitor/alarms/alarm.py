@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from joma.instruments.monitor.messages import Entry, Kind, Message, place, seen_in
+from joma.instruments.monitor.alarms.messages import Entry, Kind, Message, place, seen_in
 from joma.measures.change.detector import FEWEST, DetectorState, add_look, began, comparable
 from joma.measures.change.e_detector import DRIFT, VARIANCE, WEIGHTS, Evidence, threshold
 from joma.measures.change.loss import WINDOW, LossCusum

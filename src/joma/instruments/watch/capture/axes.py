@@ -2,8 +2,8 @@
 
 An axis of scores may hold several: batch and heads as one, heads and queries as one, all rows in one. It is
 cut where the product's factor has dimensions of its own, and where a feature axis was cut into heads
-(``joma.instruments.watch.lineage``). Queries are what makes the product's own rows; heads are parts of the
-feature axis whose rest the product of queries and keys summed over; the others are the batch.
+(``joma.instruments.watch.capture.lineage``). Queries are what makes the product's own rows; heads are parts
+of the feature axis whose rest the product of queries and keys summed over; the others are the batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 from torch import Tensor
 
 from joma.core.errors import InputError
-from joma.instruments.watch.lineage import Origin, Product, Ranges, parts_of
+from joma.instruments.watch.capture.lineage import Origin, Product, Ranges, parts_of
 from joma.instruments.watch.owners import Place
 
 Strides = tuple[int, ...]

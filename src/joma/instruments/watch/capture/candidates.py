@@ -17,9 +17,9 @@ import torch
 from torch import SymInt, Tensor
 
 from joma.core.errors import InputError
-from joma.instruments.watch.axes import Axes, Strides, covering_dimension
 from joma.instruments.watch.call import AttentionCall
-from joma.instruments.watch.lineage import (
+from joma.instruments.watch.capture.axes import Axes, Strides, covering_dimension
+from joma.instruments.watch.capture.lineage import (
     Argument,
     Lineage,
     Memory,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from joma.instruments.monitor.alarm import ChangeAlarm, LossAlarm
-from joma.instruments.monitor.messages import Message, states
-from joma.instruments.monitor.rows import RAW
+from joma.instruments.monitor.alarms.alarm import ChangeAlarm, LossAlarm
+from joma.instruments.monitor.alarms.messages import Message, states
+from joma.instruments.monitor.measuring.rows import RAW
 from joma.measures.change.detector import first_alarm
 
 
