@@ -37,7 +37,7 @@ def table(rows: np.ndarray, metric: str) -> pd.DataFrame:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.integers(0, 2**32 - 1), st.integers(24, 120), st.floats(0.1, 0.5), st.floats(0.2, 100), st.booleans()
+    st.integers(0, 2**32 - 1), st.integers(8, 120), st.floats(0.1, 0.5), st.floats(0.2, 100), st.booleans()
 )
 def test_whatever_the_last_point_is_it_alone_is_no_rebound(
     seed: int, points: int, speed: float, height: float, first: bool

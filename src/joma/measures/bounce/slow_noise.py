@@ -277,7 +277,9 @@ def _without_spikes(curves: Array, ends: Literal["nearest", "mirror"]) -> Array:
     inner = beside[:, 2:-2]
     away = np.where(inner == 0, np.nan, np.abs(inner))
     away[np.isnan(away).all(axis=1)] = 0.0
-    bound = _SPIKE * 1.4826 * np.nanmedian(away, axis=1, keepdims=True)
+    bound = np.repeat(_SPIKE * 1.4826 * np.nanmedian(away, axis=1, keepdims=True), curves.shape[1], axis=1)
+    if ends == "mirror" and curves.shape[1] < _MANY_POINTS:
+        bound[:, [0, -1]] = 0.0  # so few deviations do not tell what is far
     return np.asarray(curves - beside + np.clip(beside, -bound, bound))
 
 
