@@ -62,7 +62,7 @@ def test_write_probe_of_before_is_the_method_save(monkeypatch: pytest.MonkeyPatc
 
 def test_every_result_has_one_protocol() -> None:
     results = [getattr(joma, name) for name in joma.__all__ if name.endswith("Result")]
-    assert len(results) == 6
+    assert len(results) == 7
     for kind in results:
         for method in ("table", "answer", "plot", "save", "_repr_html_"):
             assert callable(getattr(kind, method)), (kind, method)
