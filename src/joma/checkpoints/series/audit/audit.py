@@ -34,11 +34,13 @@ class Audit:
 
 def audit_series(found: Series, chosen: Sequence[Member], progress: Track = iter) -> Audit:
     """Audit the chosen members of a series; on a hub by its hashes alone, which cost no transfer."""
-    faults = [_lost(note.member, note.text, found) for note in found.notes if note.lost and note.member]
+    faults = [
+        _lost_member(note.member, note.text, found) for note in found.notes if note.lost and note.member
+    ]
     if found.distant:
         return Audit(join_faults([*faults, *_by_hashes(found, chosen)]), [], list(chosen))
     contents: dict[str, MemberContent] = {}
-    opened = _opened(found, chosen, faults)
+    opened = _open_all(found, chosen, faults)
     samples = samples_for(len(opened), max((len(one.entries) for one in opened.values()), default=1))
     for member in progress(chosen):
         if member.name not in opened:
@@ -61,7 +63,7 @@ def audit_series(found: Series, chosen: Sequence[Member], progress: Track = iter
     return Audit(join_faults(faults), notes, list(chosen))
 
 
-def _opened(found: Series, chosen: Sequence[Member], faults: list[Fault]) -> dict[str, Checkpoint]:
+def _open_all(found: Series, chosen: Sequence[Member], faults: list[Fault]) -> dict[str, Checkpoint]:
     """The members that can be opened; the others are added to the faults."""
     opened = {}
     for member in chosen:
@@ -76,7 +78,7 @@ def _opened(found: Series, chosen: Sequence[Member], faults: list[Fault]) -> dic
     return opened
 
 
-def _lost(name: str, text: str, found: Series) -> Fault:
+def _lost_member(name: str, text: str, found: Series) -> Fault:
     place = place_of(name)
     return Fault(name, place.step if place is not None else 0, "unreadable", (), "", text.rstrip("."))
 

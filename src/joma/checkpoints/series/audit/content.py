@@ -62,7 +62,7 @@ class MemberContent:
     tensors: dict[str, TensorContent] = field(default_factory=dict)
     problem: str = ""
 
-    def stored(self, names: Mapping[str, object] | list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    def stored_names(self, names: Mapping[str, object] | list[str] | tuple[str, ...]) -> tuple[str, ...]:
         """The names as this member stores them."""
         return tuple(self.tensors[name].name if name in self.tensors else name for name in names)
 

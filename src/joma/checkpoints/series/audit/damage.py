@@ -18,7 +18,7 @@ def damage_of(member: Member, path: Path, error: JomaError) -> Fault:
     reason = str(error).rstrip(".")
     files = [path] if path.is_file() else sorted(folder.glob("*.safetensors"))
     for index in sorted(folder.glob("*.index.json")) if path.is_dir() else []:
-        placed = _placed(index)
+        placed = _read_places(index)
         missing = tuple(name for name, file in placed.items() if not (folder / file).is_file())
         if missing:
             return Fault(member.name, member.place.step, "missing file", missing, "", reason)
@@ -26,7 +26,7 @@ def damage_of(member: Member, path: Path, error: JomaError) -> Fault:
     return Fault(member.name, member.place.step, "unreadable", lost, "", reason)
 
 
-def _placed(index: Path) -> dict[str, str]:
+def _read_places(index: Path) -> dict[str, str]:
     try:
         content = parse_json(read_bytes(index, LONGEST_INDEX))
     except (JomaError, ValueError, OSError):

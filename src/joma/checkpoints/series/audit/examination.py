@@ -97,14 +97,14 @@ def examine_line(members: Sequence[MemberContent]) -> tuple[list[Fault], list[st
     shared = shared_tensors(whole)
     found += shared.faults
     line.named |= {(_place(members, whole[k].member.name), name) for k, name in shared.named}
-    names = _compared(line)
-    found += _swapped(line, names)
-    found += _inside(line, names)
+    names = _compared_tensors(line)
+    found += _swap_faults(line, names)
+    found += _inner_faults(line, names)
     found += _at_ends(line, names)
-    return _once(line, join_faults(found)), shared.notes
+    return _without_consequences(line, join_faults(found)), shared.notes
 
 
-def _once(line: Line, found: Sequence[Fault]) -> list[Fault]:
+def _without_consequences(line: Line, found: Sequence[Fault]) -> list[Fault]:
     """The faults without what follows from another one of the same member."""
     whole = {one.member for one in found if one.fault in _WHOLE}
     stale = {(one.member, name) for one in found if one.fault == "stale tensors" for name in one.tensors}
@@ -143,7 +143,7 @@ def _place(members: Sequence[MemberContent], name: str) -> int:
     return next(k for k, one in enumerate(members) if one.member.name == name)
 
 
-def _compared(line: Line) -> list[str]:
+def _compared_tensors(line: Line) -> list[str]:
     """The tensors that change along the line."""
     names = dict.fromkeys(name for one in line.members for name in one.tensors)
     return [
@@ -158,7 +158,7 @@ def _is_average(one: MemberContent) -> bool:
     return bool(_AVERAGE.search(one.member.name)) or bool(_AVERAGE.search(one.path.name))
 
 
-def _swapped(line: Line, names: Sequence[str]) -> list[Fault]:
+def _swap_faults(line: Line, names: Sequence[str]) -> list[Fault]:
     """Members that have each other's place; found anew until there are none."""
     found: list[Fault] = []
     used: set[int] = set()
@@ -178,7 +178,7 @@ def _swapped(line: Line, names: Sequence[str]) -> list[Fault]:
             return found
         for k, other in (pair, pair[::-1]):
             one = line.members[k]
-            changing = one.stored([name for name in names if name in one.tensors])
+            changing = one.stored_names([name for name in names if name in one.tensors])
             found.append(
                 Fault(
                     one.member.name,
@@ -201,7 +201,7 @@ def _strangers(line: Line, names: Sequence[str], order: Sequence[int]) -> set[in
     return strangers([line.distances(name) for name in names], angles, order)
 
 
-def _inside(line: Line, names: Sequence[str]) -> list[Fault]:
+def _inner_faults(line: Line, names: Sequence[str]) -> list[Fault]:
     """Members between two others that do not lie between them."""
     errors: dict[str, dict[int, float]] = {}
     tests = 0
@@ -255,7 +255,7 @@ def _suspects(errors: dict[str, dict[int, float]]) -> dict[int, set[str]]:
 def _whole(line: Line, k: int) -> Fault:
     one = line.members[k]
     line.named |= {(k, name) for name in one.tensors}
-    return Fault(one.member.name, one.member.place.step, "other run", one.stored(one.tensors))
+    return Fault(one.member.name, one.member.place.step, "other run", one.stored_names(one.tensors))
 
 
 def _have_reasons(line: Line, k: int, names: Sequence[str]) -> bool:
@@ -284,7 +284,7 @@ def _reasons(line: Line, k: int, names: Sequence[str], sure: set[str]) -> list[F
         if name in sure or word in _EXPLAINED:
             match = _likeness(line, k, name) if word == "discontinuity" else ""
             found.append(
-                Fault(one.member.name, one.member.place.step, word, one.stored([name]), match, reason)
+                Fault(one.member.name, one.member.place.step, word, one.stored_names([name]), match, reason)
             )
             line.named.add((k, name))
     return found

@@ -20,7 +20,7 @@ _WHOLE = 0.999
 
 
 @dataclass
-class Shared:
+class SharedTensors:
     """What identity found."""
 
     faults: list[Fault] = field(default_factory=list)
@@ -29,17 +29,17 @@ class Shared:
     """(place of a member, tensor) that belong to another member."""
 
 
-def shared_tensors(members: Sequence[MemberContent]) -> Shared:
+def shared_tensors(members: Sequence[MemberContent]) -> SharedTensors:
     """Copies and stale tensors of one line, ``members`` in the order of training."""
-    found = Shared()
+    found = SharedTensors()
     names = [n for n in members[0].tensors if all(n in one.tensors for one in members)] if members else []
     digests = {name: [one.tensors[name].digest for one in members] for name in names}
     still = [name for name in names if len(set(digests[name])) == 1] if len(members) > 1 else []
     alive = [n for n in names if n not in set(still) and not all(one.tensors[n].constant for one in members)]
     if still and alive:
         found.notes.append(f"{_some(still)}: the same in all members (frozen, or never written)")
-    if names and tied(members, names):
-        found.notes.append(f"{_some(tied(members, names))}: the same bytes as another tensor (tied)")
+    if names and tied_tensors(members, names):
+        found.notes.append(f"{_some(tied_tensors(members, names))}: the same bytes as another tensor (tied)")
     if not alive and len(members) > 1:
         alive = [name for name in names if not members[0].tensors[name].constant]
     pairs: dict[tuple[int, int], list[str]] = defaultdict(list)
@@ -65,7 +65,7 @@ def shared_tensors(members: Sequence[MemberContent]) -> Shared:
                 member.name,
                 member.place.step,
                 "copy" if whole else "stale tensors",
-                members[stale].stored([*own, *tied_names]),
+                members[stale].stored_names([*own, *tied_names]),
                 members[fitting].member.name,
             )
         )
@@ -80,7 +80,7 @@ def _came_along(members: Sequence[MemberContent], name: str, stale: int, fitting
     return digests[stale] == digests[fitting] and bool(beside) and digests[stale] not in beside
 
 
-def tied(members: Sequence[MemberContent], names: Sequence[str]) -> list[str]:
+def tied_tensors(members: Sequence[MemberContent], names: Sequence[str]) -> list[str]:
     """Tensors that are another one's bytes in every member."""
     seen: dict[tuple[bytes, ...], str] = {}
     twice = []

@@ -26,15 +26,15 @@ def structure_faults(members: Sequence[MemberContent]) -> list[Fault]:
         found += _names(one, usual, members)
         found += _shapes(one, members)
         found += _values(one, number, members)
-    found += _isolated(members, "other type", lambda tensor: tensor.dtype)
+    found += _isolated_faults(members, "other type", lambda tensor: tensor.dtype)
     for word in ("rounded", "quantised"):
-        faults = _isolated(members, word, lambda tensor, word=word: tensor.coarse == word, usual=False)
+        faults = _isolated_faults(members, word, lambda tensor, word=word: tensor.coarse == word, usual=False)
         found += [_with_short_ones(one, members) if word == "rounded" else one for one in faults]
     return found
 
 
 def _fault(one: MemberContent, word: str, names: Sequence[str], reason: str = "") -> Fault:
-    return Fault(one.member.name, one.member.place.step, word, one.stored(list(names)), "", reason)
+    return Fault(one.member.name, one.member.place.step, word, one.stored_names(list(names)), "", reason)
 
 
 def _names(one: MemberContent, usual: set[str], members: Sequence[MemberContent]) -> list[Fault]:
@@ -111,7 +111,9 @@ def _values(one: MemberContent, number: int, members: Sequence[MemberContent]) -
     return found + ([_fault(one, "zeroed", empty)] if empty else [])
 
 
-def _isolated(members: Sequence[MemberContent], word: str, key: _Key, usual: Hashable = None) -> list[Fault]:
+def _isolated_faults(
+    members: Sequence[MemberContent], word: str, key: _Key, usual: Hashable = None
+) -> list[Fault]:
     """The members that alone are so: a change that lasts to an end of the series is the writer's own."""
     named: dict[int, list[str]] = {}
     for name in dict.fromkeys(name for one in members for name in one.tensors):
