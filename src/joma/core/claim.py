@@ -225,8 +225,8 @@ class Statement:
 
     def fill(self, **parts: object) -> Statement:
         """One of a family of statements, whose id and words have ``{part}`` in places: with these parts."""
-        texts = (text.format(**parts) for text in (self.id, self.source, self.words))
-        return Statement(*texts, exact=self.exact)
+        id_, source, words = (text.format(**parts) for text in (self.id, self.source, self.words))
+        return Statement(id_, source, words, self.exact)
 
     def judge(
         self, criterion: Criterion, *, measured: float | None = None, **beside: Unpack[NullAndEvidence]

@@ -19,7 +19,7 @@ _ROWS = 200
 """The rows of a table that TensorBoard, which shows text alone, is given."""
 
 
-class Shown(Protocol):
+class Result(Protocol):
     """Any result of joma: tables, a figure, an answer."""
 
     @property
@@ -33,7 +33,7 @@ class Shown(Protocol):
         """State what was found."""
 
 
-def log(found: Shown, tracker: Any, *, step: int = 0, name: str = "") -> None:
+def log(found: Result, tracker: Any, *, step: int = 0, name: str = "") -> None:
     """Log a result in an experiment tracker: its figure as a picture, its tables, and its answer as text.
 
     Args:

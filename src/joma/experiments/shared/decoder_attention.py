@@ -38,9 +38,9 @@ class LayerAttention:
     def probabilities(self) -> Tensor:
         """(batch, heads, length, length), causal."""
         scores = self.query @ self.key.mT * self.query.shape[-1] ** -0.5
-        return scores.masked_fill(torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1), -math.inf).softmax(
-            -1
-        )
+        hidden = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)
+        found: Tensor = scores.masked_fill(hidden, -math.inf).softmax(-1)
+        return found
 
 
 @torch.no_grad()

@@ -37,7 +37,7 @@ class Gate:
         x: Tensor = inputs[0]
         if not self.record and self.open is None:
             return None
-        parts = x.unflatten(-1, (self.units, -1))
+        parts = torch.unflatten(x, -1, (self.units, -1))
         if self.record:
             with torch.no_grad():
                 own = parts.detach().float()
@@ -74,7 +74,7 @@ def make_gates(model: nn.Module, blocks: Sequence[Block]) -> list[Gate]:
             # Conv1D of GPT-2 holds its weight transposed.
             matrix = weight.detach().float() if isinstance(module, nn.Linear) else weight.detach().float().T
             units = block.heads if kind == "heads" else matrix.shape[1]
-            parts = matrix.unflatten(1, (units, -1))
+            parts = torch.unflatten(matrix, 1, (units, -1))
             gates.append(Gate(kind, block.layer, module, units, torch.einsum("ouw,ouv->uwv", parts, parts)))
     return gates
 

@@ -40,7 +40,7 @@ def squared_distances(samples: Array) -> Array:
     centred = samples - samples.mean(axis=0)
     gram = centred @ centred.T
     own = np.diag(gram)
-    squares = np.maximum(own[:, None] + own[None] - 2.0 * gram, 0.0)
+    squares: Array = np.maximum(own[:, None] + own[None] - 2.0 * gram, 0.0)
     squares[squares < 1e-13 * max(float(own.max()), 1e-300)] = 0.0
     return squares
 

@@ -120,4 +120,5 @@ def _moved_rows(now: Tensor, reference: Tensor) -> int:
 
 
 def _unit(rows: Tensor) -> Tensor:
-    return rows / rows.norm(dim=1, keepdim=True).clamp(min=1e-30)
+    length: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return rows / length.clamp(min=1e-30)

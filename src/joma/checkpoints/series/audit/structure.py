@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
 from joma.checkpoints.series.audit.content import MemberContent, TensorContent
@@ -28,7 +29,7 @@ def structure_faults(members: Sequence[MemberContent]) -> list[Fault]:
         found += _values(one, number, members)
     found += _isolated_faults(members, "other type", lambda tensor: tensor.dtype)
     for word in ("rounded", "quantised"):
-        faults = _isolated_faults(members, word, lambda tensor, word=word: tensor.coarse == word, usual=False)
+        faults = _isolated_faults(members, word, partial(_is_coarse, word), usual=False)
         found += [_with_short_ones(one, members) if word == "rounded" else one for one in faults]
     return found
 
@@ -75,7 +76,8 @@ def _are_renumbered(missing: Sequence[str], further: Sequence[str]) -> bool:
 
 
 def _shapes(one: MemberContent, members: Sequence[MemberContent]) -> list[Fault]:
-    other, turned = [], []
+    other: list[str] = []
+    turned: list[str] = []
     for name, tensor in one.tensors.items():
         shapes = Counter(m.tensors[name].shape for m in members if name in m.tensors)
         (usual, times), *_ = shapes.most_common()
@@ -109,6 +111,10 @@ def _values(one: MemberContent, number: int, members: Sequence[MemberContent]) -
             empty.append(name)
     found = [_fault(one, "not finite", broken)] if broken else []
     return found + ([_fault(one, "zeroed", empty)] if empty else [])
+
+
+def _is_coarse(word: str, tensor: TensorContent) -> bool:
+    return tensor.coarse == word
 
 
 def _isolated_faults(

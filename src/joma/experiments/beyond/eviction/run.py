@@ -150,8 +150,8 @@ def _correlations(scores: Scores) -> Rows:
 
 def _without(ranks: NDArray[np.float64], place: NDArray[np.float64]) -> NDArray[np.float64]:
     """What a straight line over the position leaves of the ranks."""
-    line: NDArray[np.float64] = np.polyval(np.polyfit(place, ranks, 1), place)
-    return ranks - line
+    slope, start = np.polyfit(place, ranks, 1)
+    return ranks - (float(slope) * place + float(start))
 
 
 def _correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:

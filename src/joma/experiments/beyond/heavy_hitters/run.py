@@ -37,7 +37,8 @@ def lift(tokens: NDArray[np.int64], vocabulary: int, reach: int) -> Array:
     for back in range(1, reach + 1):
         np.add.at(counts, (tokens[back:], tokens[:-back]), 1.0)
     each = counts.sum(1, keepdims=True) * counts.sum(0, keepdims=True) / counts.sum()
-    return np.divide(counts, each, out=np.zeros_like(counts), where=each > 0)
+    found: Array = np.divide(counts, each, out=np.zeros_like(counts), where=each > 0)
+    return found
 
 
 def partial_correlation(one: Array, other: Array, taken_out: list[Array]) -> float:

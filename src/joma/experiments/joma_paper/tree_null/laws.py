@@ -66,7 +66,7 @@ def law_of_tree(given: LatentTree) -> tuple[Law, Array]:
     leaves = given.leaves
     size = len(leaves)
     codes = states[:, leaves].astype(np.int64) @ (1 << np.arange(size))
-    probability = np.bincount(codes, weights=weights, minlength=2**size)
+    probability: Array = np.bincount(codes, weights=weights, minlength=2**size).astype(np.float64)
     above = np.setdiff1d(np.arange(given.nodes), leaves)
     signs = 1.0 - 2.0 * states[:, above]
     latents = [np.bincount(codes, weights=weights * sign, minlength=2**size) for sign in signs.T]

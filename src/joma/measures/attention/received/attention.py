@@ -221,10 +221,12 @@ def _check_output(weight: Tensor, value: Tensor, scores: Scores) -> Tensor:
             f"received_attention: output_weight {tuple(weight.shape)} must be (model width, "
             f"{heads * width}): {heads} heads of value width {width}."
         )
-    by_head = weight.detach().to(value.device, torch.float64).unflatten(1, (heads, width)).transpose(0, 1)
+    by_head = torch.unflatten(weight.detach().to(value.device, torch.float64), 1, (heads, width))
+    by_head = by_head.transpose(0, 1)
     if not bool(by_head.isfinite().all()):
         raise InputError("received_attention: output_weight holds NaN or infinity.")
-    return torch.linalg.qr(by_head, mode="r").R
+    triangle: Tensor = torch.linalg.qr(by_head, mode="r").R
+    return triangle
 
 
 def _weights(given: Arguments, counted: Tensor | None) -> Tensor:
@@ -262,7 +264,7 @@ def _in_precision(
             used = _used_keys(scores)[:, None, :, None].to(value.dtype)
             value = value - (value * used).sum(2, keepdim=True) / used.sum(2, keepdim=True).clamp_min(1)
         if output is not None:
-            grouped = output[heads].unflatten(0, (-1, scores.group))
+            grouped = torch.unflatten(output[heads], 0, (-1, scores.group))
             value = torch.einsum("bgkw,gmow->bgmko", value, grouped).flatten(1, 2)
         value = value.to(dtype)
     return BlockSums(scores.centre_keys(dtype), sinks, weight, value, given.block_size).sums()
@@ -282,7 +284,7 @@ def _redo(
     doubtful |= (sums.removal_error > 2 * tolerance * sums.removal) & (sums.removal > 0)
     doubtful |= ~(sums.mass.isfinite() & sums.mass_error.isfinite() & sums.removal.isfinite())
     group = given.scores.group
-    key_heads = doubtful.any(-1).unflatten(1, (-1, group)).any(-1)
+    key_heads = torch.unflatten(doubtful.any(-1), 1, (-1, group)).any(-1)
     for sample, key_head in key_heads.nonzero().tolist():
         one = slice(sample, sample + 1)
         heads = slice(key_head * group, (key_head + 1) * group)

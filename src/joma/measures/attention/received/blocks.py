@@ -79,8 +79,9 @@ class BlockSums:
             return
         keys = slice(int(first[some].min()), int(stop[some].max()))
         s = _scores(part, keys)
-        sink = None if self.sinks is None else self.sinks[heads].to(s.dtype).unflatten(0, (-1, part.group))
+        sink = None if self.sinks is None else self.sinks[heads].to(s.dtype)
         if sink is not None:
+            sink = torch.unflatten(sink, 0, (-1, part.group))
             offset = part.offset()
             moved = offset if isinstance(offset, Tensor) else s.new_zeros(part.query.shape[:-1])
             # The sink's logit on the scale of the centred scores.
@@ -97,7 +98,7 @@ class BlockSums:
         assert self.value is not None
         group = self.scores.group
         if self.value.shape[1] == self.scores.query.shape[1]:
-            return self.value[sample, heads].unflatten(1, (-1, group))
+            return torch.unflatten(self.value[sample, heads], 1, (-1, group))
         return self.value[sample, heads.start // group : heads.stop // group][:, :, None]
 
 
@@ -228,7 +229,8 @@ def _without_largest(
     beside = None if sink is None else sink[inside]
     rest, _ = _softmax(others, beside)
     every = values.expand(shape)
-    for sample, head, member in torch.stack(inside[:3]).unique(dim=1).T.tolist():
+    places = torch.unique(torch.stack(inside[:3]), dim=1)
+    for sample, head, member in places.T.tolist():
         mine = (inside[0] == sample) & (inside[1] == head) & (inside[2] == member)
         v = every[sample, head, member]
         own, row_of = at[mine], inside[3][mine]
