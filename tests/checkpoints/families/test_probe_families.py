@@ -40,7 +40,7 @@ def with_head(family: str) -> torch.nn.Module:
     ],
 )
 def test_every_section_is_measured_or_says_why_not(family: str) -> None:
-    found = probe(with_head(family), TEXT, length=20)
+    found = probe(with_head(family), TEXT, length=20, sections=SECTIONS)
     reasons = {}
     if "not_measured" in found.tables:
         missing = found.tables["not_measured"]
