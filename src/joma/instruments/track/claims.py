@@ -10,6 +10,7 @@ from joma.core.claim import Claim, Statement, above, statements
 from joma.core.tables import rows
 from joma.instruments.track import TrackSettings
 from joma.instruments.track.curves import FALSE_DISCOVERIES
+from joma.instruments.track.story import what_happened
 from joma.instruments.track.waves import LEAST_LAYERS, top_above_bottom
 
 _MATRIX = "lower"
@@ -81,14 +82,14 @@ def _wave(orders: pd.DataFrame, move: str, statement: Statement) -> Claim:
 
 
 def answer(settings: TrackSettings, tables: Mapping[str, pd.DataFrame]) -> list[str]:
-    """How many checkpoints, what bounces, and what is wrong with the series."""
+    """What happened, how many checkpoints were measured, and what is wrong with the series."""
     members, notes, found = tables["checkpoints"], tables["notes"], tables["bounces"]
-    said = [
+    said = [what_happened(tables)] if (found["points"] >= 8).any() else []
+    said += [
         f"{int(members['measured'].sum())} of {len(members)} checkpoints measured, "
         f"steps {members['step'].min()} to {members['step'].max()}."
     ]
-    judged = found[found["points"] >= 8]
-    if len(judged):
+    if len(judged := found[found["points"] >= 8]):
         counts = judged["verdict"].value_counts()
         kinds = ", ".join(f"{int(counts[kind])} {kind}" for kind in counts.index)
         said.append(
