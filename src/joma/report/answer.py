@@ -11,7 +11,7 @@ from joma.runs.directory import Run
 _ABOUT_PAPERS: dict[Verdict, str] = {
     "holds": "holds",
     "corrected": "corrected",
-    "fails": "does not hold here",
+    "fails": "fails",
     "not tested": "not tested",
 }
 _ABOUT_A_MODEL: dict[Verdict, str] = {
@@ -50,7 +50,7 @@ def overall(runs: Sequence[Run]) -> list[str]:
 
 
 def summary(claims: Sequence[Claim]) -> list[str]:
-    """How many statements hold, are misprints, do not hold; then the first that does not."""
+    """How many statements hold, are misprints, fail; then the first that fails."""
     counts = Counter(claim.verdict for claim in claims)
     if not claims:
         return []
@@ -62,11 +62,11 @@ def summary(claims: Sequence[Claim]) -> list[str]:
         verb = "holds" if counts["corrected"] == 1 else "hold"
         parts.append(f"{counts['corrected']} {verb} in a corrected form only")
     if counts["fails"]:
-        parts.append(f"{counts['fails']} {'does' if counts['fails'] == 1 else 'do'} not hold")
+        parts.append(f"{counts['fails']} {'fails' if counts['fails'] == 1 else 'fail'}")
     sentences = [", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1] + "."]
     failed = [claim for claim in claims if claim.verdict == "fails"]
     if failed:
-        sentences.append(f"What does not hold: {in_a_line(failed[0])}.")
+        sentences.append(f"What fails: {in_a_line(failed[0])}.")
     return sentences
 
 

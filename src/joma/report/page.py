@@ -73,7 +73,7 @@ class Section:
     """Neurons with their contexts, where the run looked at some."""
 
     def failed_claims(self) -> list[Claim]:
-        """The claims that do not hold."""
+        """The claims that fail."""
         return [claim for group in self.claims.values() for claim in group if claim.verdict == "fails"]
 
 

@@ -62,7 +62,7 @@ def _paragraph(claim: Claim, width: int, words: Mapping[Verdict, str] | None) ->
     if claim.correction:
         details.append(f"right is: {claim.correction}")
     if claim.verdict != "not tested":
-        measured = f"measured {number(claim.measured)} ({claim.expected})"
+        measured = f"measured {number(claim.measured)} (expected: {claim.expected})"
         if claim.printed_error is not None:
             measured = (
                 f"error as printed {number(claim.printed_error)}, as corrected {number(claim.measured)}"
@@ -81,16 +81,15 @@ def _paragraph(claim: Claim, width: int, words: Mapping[Verdict, str] | None) ->
 
 
 def tally(claims: Sequence[Claim], words: Mapping[Verdict, str] | None = None) -> str:
-    """How many claims have each verdict: ``12 claims: 8 hold, 3 corrected, 1 does not hold here``.
+    """How many claims have each verdict: ``12 claims: 8 hold, 3 corrected, 1 fails``.
 
     With ``words``, the verdicts are called by these.
     """
     counts = Counter(claim.verdict for claim in claims)
-    several = {"holds": "hold", "fails": "do not hold here"}
-    one = {"fails": "does not hold here"}
+    several = {"holds": "hold", "fails": "fail"}
     parts = []
     for verdict in VERDICTS:
         if counts[verdict]:
-            usual = (several if counts[verdict] > 1 else one).get(verdict, verdict)
+            usual = several.get(verdict, verdict) if counts[verdict] > 1 else verdict
             parts.append(f"{counts[verdict]} {words[verdict] if words else usual}")
     return f"{len(claims)} claim{'s' if len(claims) != 1 else ''}: " + (", ".join(parts) or "none")

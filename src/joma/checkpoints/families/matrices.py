@@ -112,7 +112,7 @@ def sort_out(shapes: Mapping[str, Shape], config: Config | None = None) -> Matri
             found.unknown[name] = (
                 "it stands within a part that is neither attention nor MLP"
                 if place.part == "other"
-                else "no role is known by its name"
+                else "not recognised: no rule matches this name"
             )
             continue
         if name in denied or name in nowhere:

@@ -40,8 +40,14 @@ def _of_attention(layers: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> s
         return ""
     course = layers.dropna(subset="entropy").set_index("layer")["entropy"]
     first, least = course.index[0], course.idxmin()
-    if len(course) == 1:
-        said = f"Attention entropy is {course.iloc[0]:.2f} nats"
+    if f"{course.min():.2f}" == f"{course.max():.2f}":
+        layers_alike = " in every layer" if len(course) > 1 else ""
+        said = f"Attention entropy is {course.iloc[0]:.2f} nats{layers_alike}"
+    elif f"{course.iloc[0]:.2f}" == f"{course[least]:.2f}":
+        said = (
+            f"Attention entropy is {course.iloc[0]:.2f} nats in layer {first}, and nowhere less; it is "
+            f"{course.max():.2f} at most, in layer {course.idxmax()}"
+        )
     elif least == first:
         said = (
             f"Attention entropy is least in layer {first} ({course.iloc[0]:.2f} nats) and "
@@ -52,7 +58,7 @@ def _of_attention(layers: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> s
             f"Attention entropy falls from {course.iloc[0]:.2f} nats in layer {first} to "
             f"{course[least]:.2f} in layer {least}"
         )
-        if course.iloc[-1] > course[least]:
+        if f"{course.iloc[-1]:.2f}" != f"{course[least]:.2f}":
             said += f" and stands at {course.iloc[-1]:.2f} in the last"
     if "first_key" in layers:
         said += f"; {layers['first_key'].mean():.0%} of the mass lies on the first token"
@@ -72,10 +78,10 @@ def _odd_head(tables: Mapping[str, pd.DataFrame]) -> str:
     layer, head = apart.abs().stack().idxmax()
     if not scale > 0 or abs(apart.loc[layer, head]) < _STANDS_OUT * scale:
         return ""
-    return (
-        f" Head {head} of layer {layer} stands out: {heads.loc[layer, head]:.2f} nats where its layer's "
-        f"median is {middle[layer]:.2f}."
-    )
+    own, others = f"{heads.loc[layer, head]:.2f}", f"{middle[layer]:.2f}"
+    if own == others:
+        return ""
+    return f" Head {head} of layer {layer} stands out: {own} nats where its layer's median is {others}."
 
 
 def _of_ranks(layers: pd.DataFrame) -> str:
@@ -84,9 +90,12 @@ def _of_ranks(layers: pd.DataFrame) -> str:
         return ""
     course = layers.dropna(subset=column).set_index("layer")[column]
     what = "lower MLP matrix" if column == "rank_lower" else "MLP's gate"
+    least, most = f"{course.min():.0f}", f"{course.max():.0f}"
+    if least == most:
+        return f"The stable rank of the {what} is {least}{' in every layer' if len(course) > 1 else ''}."
     return (
-        f"The stable rank of the {what} lies between {course.min():.0f} (layer {course.idxmin()}) and "
-        f"{course.max():.0f} (layer {course.idxmax()})."
+        f"The stable rank of the {what} lies between {least} (layer {course.idxmin()}) and "
+        f"{most} (layer {course.idxmax()})."
     )
 
 

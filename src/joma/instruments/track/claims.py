@@ -10,6 +10,7 @@ from joma.core.claim import Claim, Statement, above, statements
 from joma.core.tables import rows
 from joma.instruments.track import TrackSettings
 from joma.instruments.track.curves import FALSE_DISCOVERIES
+from joma.instruments.track.story import what_happened
 from joma.instruments.track.waves import LEAST_LAYERS, top_above_bottom
 
 _MATRIX = "lower"
@@ -81,25 +82,26 @@ def _wave(orders: pd.DataFrame, move: str, statement: Statement) -> Claim:
 
 
 def answer(settings: TrackSettings, tables: Mapping[str, pd.DataFrame]) -> list[str]:
-    """How many checkpoints, what bounces, and what is wrong with the series."""
+    """What happened, how many checkpoints were measured, and what is wrong with the series."""
     members, notes, found = tables["checkpoints"], tables["notes"], tables["bounces"]
-    said = [
+    measured = (
         f"{int(members['measured'].sum())} of {len(members)} checkpoints measured, "
-        f"steps {members['step'].min()} to {members['step'].max()}."
-    ]
-    judged = found[found["points"] >= 8]
-    if len(judged):
+        f"steps {members['step'].min()} to {members['step'].max()}"
+    )
+    if len(judged := found[found["points"] >= 8]):
         counts = judged["verdict"].value_counts()
         kinds = ", ".join(f"{int(counts[kind])} {kind}" for kind in counts.index)
-        said.append(
-            f"Of {len(judged)} curves over the steps: {kinds} (each against its own null; of those "
-            f"that fall or bounce at most {FALSE_DISCOVERIES:.0%} are chance)."
-        )
+        said = [
+            what_happened(tables),
+            f"{measured}; of {len(judged)} curves over the steps: {kinds} (each against its own null; of "
+            f"those that fall or bounce at most {FALSE_DISCOVERIES:.0%} are chance).",
+        ]
     else:
         longest = int(found["points"].max()) if len(found) else 0
-        said.append(
-            f"No dip can be told from noise: the longest curve has {longest} of the 8 points it needs."
-        )
+        said = [
+            f"{measured}.",
+            f"No dip can be told from noise: the longest curve has {longest} of the 8 points it needs.",
+        ]
     lost, others = notes[notes["lost"]], notes[~notes["lost"]]
     if len(lost):
         said.append(f"Not measured: {_list_texts(lost['text'])}.")

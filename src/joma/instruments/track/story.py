@@ -1,0 +1,81 @@
+"""What happened along a series, in one sentence made of the curves that move beyond their nulls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from joma.instruments.track.curves import CURVE
+from joma.measures.attention.statistics import ATTENTION_ENTROPY
+
+_SHOWN = 2
+_NAMES = {"stable_rank": "the stable rank", ATTENTION_ENTROPY: "the attention entropy"}
+_LEAST_CHANGE = 0.005
+"""The least relative change that a sentence tells: smaller ones do not show in three digits."""
+
+
+def what_happened(tables: Mapping[str, pd.DataFrame]) -> str:
+    """The largest changes of each kind of curve, or that none is beyond noise; empty where none was judged.
+
+    Of every metric and matrix, the curve with the largest relative change among those that fall, or dip and
+    bounce, beyond their null.
+    """
+    judged = tables["bounces"]
+    judged = judged[judged["points"] >= 8]
+    if judged.empty:
+        return ""
+    moving = judged[judged["verdict"].isin(["bounces", "only falls"])]
+    curves = {key: rows.sort_values("step") for key, rows in _by_curve(tables["values"])}
+    told = [_Change(row, curves[key]) for key, row in _rows(moving) if key in curves]
+    told = [change for change in told if change.size >= _LEAST_CHANGE]
+    largest: dict[tuple[str, str], _Change] = {}
+    for change in sorted(told, key=lambda one: -one.size):
+        largest.setdefault(change.kind, change)
+    some = [change.words() for change in list(largest.values())[:_SHOWN]]
+    if not some:
+        return "No curve falls or bounces beyond noise."
+    sentence = "; ".join(some)
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+class _Change:
+    """How one curve moved: from its first value to its lowest, and back where it bounces."""
+
+    def __init__(self, row: Mapping[str, Any], values: pd.DataFrame) -> None:
+        lowest = values["value"].idxmin()
+        self._row = row
+        self._first, self._last = (float(values["value"].iloc[end]) for end in (0, -1))
+        self._lowest, self._step = float(values["value"][lowest]), int(values["step"][lowest])
+        self.kind = (str(row["metric"]), str(row["matrix"]))
+        self.size = abs(self._first - self._lowest) / max(abs(self._first), abs(self._lowest), 1e-300)
+
+    def words(self) -> str:
+        """The change as a clause: what, where, from which value to which, by which step."""
+        what = _NAMES.get(self.kind[0], self.kind[0].replace("_", " "))
+        if self.kind[1] not in ("", "attention"):
+            what += f" of {self.kind[1]}"
+        where = [f"{name} {int(self._row[name])}" for name in ("layer", "head") if _known(self._row[name])]
+        of = f" ({', '.join(where)})" if where else ""
+        said = f"{what}{of} fell from {self._first:.3g} to {self._lowest:.3g} by step {self._step}"
+        if self._row["verdict"] == "bounces" and f"{self._last:.3g}" != f"{self._lowest:.3g}":
+            said += f" and was back at {self._last:.3g} in the end"
+        return said
+
+
+def _known(value: Any) -> bool:
+    return not pd.isna(value) and value != ""
+
+
+def _key(values: Any) -> tuple[str, ...]:
+    return tuple("" if pd.isna(value) else str(value) for value in values)
+
+
+def _by_curve(values: pd.DataFrame) -> list[tuple[tuple[str, ...], pd.DataFrame]]:
+    return [(_key(key), rows) for key, rows in values.groupby(list(CURVE), dropna=False, sort=False)]
+
+
+def _rows(table: pd.DataFrame) -> list[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    rows: list[dict[str, Any]] = table.to_dict("records")
+    return [(_key(row[name] for name in CURVE), row) for row in rows]
