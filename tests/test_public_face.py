@@ -62,11 +62,11 @@ def test_write_probe_of_before_is_the_method_save(monkeypatch: pytest.MonkeyPatc
 
 def test_every_result_has_one_protocol() -> None:
     results = [getattr(joma, name) for name in joma.__all__ if name.endswith("Result")]
-    assert len(results) == 7
+    assert len(results) == 9
     for kind in results:
         for method in ("table", "answer", "plot", "save", "_repr_html_"):
             assert callable(getattr(kind, method)), (kind, method)
-    assert sum(issubclass(kind, JobResult) for kind in results) == 5
+    assert sum(issubclass(kind, JobResult) for kind in results) == 6
 
 
 def test_a_run_from_python_is_what_read_returns(

@@ -15,10 +15,10 @@ from joma.core.progress import Progress
 from joma.experiments.joma_paper.fig8 import Fig8
 from joma.experiments.joma_paper.fig8.claims import (
     _correlation_within,
+    at_common_loss,
     bounce_is_best,
     large_rate_collapses,
     rates_differ,
-    reached,
     some_rate_bounces,
 )
 from joma.experiments.joma_paper.fig8.run import BOUNCES, COLLAPSES, FALLS, STAYS, _decoders
@@ -147,19 +147,19 @@ def test_a_bounce_that_does_not_pay_fails() -> None:
 
 def test_rates_that_end_before_the_others_dip_are_left_out() -> None:
     made = decoders(COURSE, LOSS, REBOUND)
-    assert len(reached(made)) == len(made)
+    assert len(at_common_loss(made)) == len(made)
     early = made.assign(dip_loss=5.8)  # 1e-5 ends at 6.0; 1e-2 is above it, too, but no small rate
-    assert set(reached(early.assign(lowest_loss=early["lowest_loss"]))["learning_rate"]) == {
+    assert set(at_common_loss(early.assign(lowest_loss=early["lowest_loss"]))["learning_rate"]) == {
         *COURSE,
     } - {1e-5}
     stuck = decoders(COURSE, {**LOSS, 1e-2: 7.0}, REBOUND).assign(dip_loss=5.8)
-    assert 1e-2 in set(reached(stuck)["learning_rate"])
+    assert 1e-2 in set(at_common_loss(stuck)["learning_rate"])
     assert "4 of 5 rates" in bounce_is_best(early, 0).evidence
     without = bounce_is_best(made.drop(columns="dip_loss"), 0)
     assert without.verdict == "not tested"
     assert "run it again" in without.evidence
     # Nobody bounces: there is no dip to wait for.
-    assert len(reached(made.assign(course=FALLS))) == len(made)
+    assert len(at_common_loss(made.assign(course=FALLS))) == len(made)
 
 
 def test_the_null_of_the_correlation_moves_whole_rates() -> None:

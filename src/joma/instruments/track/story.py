@@ -56,7 +56,7 @@ class _Change:
         what = _NAMES.get(self.kind[0], self.kind[0].replace("_", " "))
         if self.kind[1] not in ("", "attention"):
             what += f" of {self.kind[1]}"
-        where = [f"{name} {int(self._row[name])}" for name in ("layer", "head") if _known(self._row[name])]
+        where = [f"{name} {int(self._row[name])}" for name in ("layer", "head") if _rows_of(self._row[name])]
         of = f" ({', '.join(where)})" if where else ""
         said = f"{what}{of} fell from {self._first:.3g} to {self._lowest:.3g} by step {self._step}"
         if self._row["verdict"] == "bounces" and f"{self._last:.3g}" != f"{self._lowest:.3g}":
@@ -64,7 +64,7 @@ class _Change:
         return said
 
 
-def _known(value: Any) -> bool:
+def _rows_of(value: Any) -> bool:
     return not pd.isna(value) and value != ""
 
 

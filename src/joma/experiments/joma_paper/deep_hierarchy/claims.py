@@ -226,12 +226,12 @@ def _bounce(entropy: pd.DataFrame, loss: pd.Series) -> Claim:
         curves = entropy.query("task == 'classes' and run == @run").groupby("seed")["value"]
         return float((curves.last() - curves.min()).min())
 
-    def saved(runs: Iterable[str]) -> tuple[pd.Series, pd.Series]:
+    def savings_of(runs: Iterable[str]) -> tuple[pd.Series, pd.Series]:
         earlier, dip, later = (loss["classes"][run] for run in runs)
         return dip - later, earlier - dip
 
-    after, before = saved(STOPS)
-    after_shuffled, before_shuffled = saved(SHUFFLED_STOPS)
+    after, before = savings_of(STOPS)
+    after_shuffled, before_shuffled = savings_of(SHUFFLED_STOPS)
     margin, null = after - before, after_shuffled - before_shuffled
     never = loss["classes"][FROZEN] - loss["classes"][TREE]
     of = "excess loss saved after the dip"

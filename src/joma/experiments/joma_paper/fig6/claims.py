@@ -102,7 +102,7 @@ def exceeds_null(bounces: pd.DataFrame, variant: str, statement: Statement) -> C
     rebounds = tops.set_index(["variant", "depth"])["rebound"]
     if variant not in rebounds.index:
         return statement.not_tested("these nulls were not trained; --preset evidence trains them")
-    found = _beyond(rebounds, variant)
+    found = _exceedances(rebounds, variant)
     worst = max(found)
     return statement.judge(
         below(SIGNIFICANT, worst[0], of="exact p of the ranks of the rebounds", across="at every depth"),
@@ -119,7 +119,7 @@ def of_tops(bounces: pd.DataFrame) -> pd.DataFrame:
     return bounces[bounces["layer"] == bounces["depth"] - 1]
 
 
-def _beyond(values: pd.Series, variant: str) -> list[tuple[float, float, float, int]]:
+def _exceedances(values: pd.Series, variant: str) -> list[tuple[float, float, float, int]]:
     """Of each depth: exact p of the ranks of real values above a null's, both medians, and how many.
 
     ``values`` are indexed by variant and depth.
@@ -192,7 +192,7 @@ def _than_nulls(
     found = [
         below(
             SIGNIFICANT,
-            [chance for chance, *_ in _beyond(tops[column], variant)],
+            [chance for chance, *_ in _exceedances(tops[column], variant)],
             of=f"exact p of the ranks of these beside {variant}",
             across="at every depth",
         )

@@ -82,7 +82,9 @@ def rank_is_more_reliable(top: pd.DataFrame) -> Claim:
     )
     told = []
     for variant in sorted(set(everything["variant"]) - {REAL}):
-        of_rank, of_entropy = (_apart(everything, variant, metric) for metric in ("stable_rank", ENTROPY))
+        of_rank, of_entropy = (
+            _separation(everything, variant, metric) for metric in ("stable_rank", ENTROPY)
+        )
         told.append(
             f"; apart from {variant}: {of_rank:.2g} spreads by the rank, {of_entropy:.2g} by the entropy"
         )
@@ -102,7 +104,7 @@ def rank_is_more_reliable(top: pd.DataFrame) -> Claim:
     )
 
 
-def _apart(tops: pd.DataFrame, variant: str, metric: str) -> float:
+def _separation(tops: pd.DataFrame, variant: str, metric: str) -> float:
     """Distance of the mean falls of the runs and of a null, over the pooled spread of their seeds."""
     falls = rows(tops, metric=metric).groupby("variant")["depth_of_dip"]
     mean, spread = falls.mean(), falls.std()

@@ -153,7 +153,7 @@ def bounce_is_best(decoders: pd.DataFrame, seed: int) -> Claim:
             "which others dip are no fair comparison; run it again"
         )
     every = sorted(decoders["learning_rate"].unique())
-    decoders = reached(decoders)
+    decoders = at_common_loss(decoders)
     rates = sorted(decoders["learning_rate"].unique())
     if math.factorial(len(rates)) < 1 / SIGNIFICANT:
         correlation = _correlation_within(decoders["rebound"], decoders["lowest_loss"], decoders["depth"])
@@ -186,7 +186,7 @@ def bounce_is_best(decoders: pd.DataFrame, seed: int) -> Claim:
     )
 
 
-def reached(decoders: pd.DataFrame) -> pd.DataFrame:
+def at_common_loss(decoders: pd.DataFrame) -> pd.DataFrame:
     """The decoders without those of rates that end before the loss at which others dip.
 
     That loss is, of each depth, the median over its bouncing decoders at their dips. A rate below all that
