@@ -32,7 +32,10 @@ claim is judged anew from the tables that are kept in `docs/stored` (runs of the
 `paper`).
 """
 
-NOT_STORED: dict[str, str] = {}
+NOT_STORED = {
+    "contextual_sparsity": "no run is kept yet",
+    "eviction": "no run with the present settings is kept yet",
+}
 """Experiments without a stored run -> why."""
 
 OTHER_SETTINGS = {
