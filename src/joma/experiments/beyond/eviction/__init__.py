@@ -50,7 +50,7 @@ class Eviction(TrainsDecoders):
     budgets: tuple[int, ...] = setting((2, 4), "positions that the cache keeps", at_least=1)
     window: int = setting(4, "queries before the context's end that the windowed policy asks", at_least=1)
     texts: int = setting(8, "held-out texts of each seed", at_least=2)
-    random_sets: int = setting(20, "sets that are drawn for the policy ``random``", at_least=1)
+    random_sets: int = setting(20, "sets that are drawn for the policy random", at_least=1)
     vocabulary_size: int | None = redefine(500, "vocabulary_size")
     layers: tuple[int, ...] = setting((2,), "depth of the decoders that are trained", at_least=1)
     heads: int = setting(4, "attention heads", at_least=1)
