@@ -13,7 +13,7 @@ import joma
 from joma.cli.main import main
 from joma.core.errors import InputError, RunDirectoryError
 from joma.instruments.probe import ProbeSettings
-from joma.instruments.probe.probe import SECTIONS, probe
+from joma.instruments.probe.probe import SECTIONS, USUAL, probe
 from joma.instruments.probe.text import probe_sentences
 from joma.runs.directory import read_run
 
@@ -208,4 +208,5 @@ def test_bad_calls_end_in_one_line(
 
 
 def test_sections_are_known() -> None:
-    assert set(SECTIONS) == {"attention", "ranks", "coherence", "joint_dynamics", "salience"}
+    assert set(USUAL) == {"attention", "ranks", "coherence", "joint_dynamics", "salience"}
+    assert set(SECTIONS) == {*USUAL, "received_attention"}
