@@ -54,7 +54,9 @@ def log(found: Result, tracker: Any, *, step: int = 0, name: str = "") -> None:
         >>> joma.log(joma.run("fig9", out="runs/fig9", quiet=True), Writer())
         joma/fig9
         joma/fig9/answer
-        joma/fig9/values
+        joma/fig9/curve
+        joma/fig9/laws
+        joma/fig9/pairs
     """
     write = _writer(tracker)
     tag = f"joma/{name or _name_of(found)}"
