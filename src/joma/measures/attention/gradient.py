@@ -5,7 +5,6 @@ With p = softmax(s) over the keys (and the sink) of a row and H its entropy, dH/
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,7 +122,9 @@ def _add_block(
         return
     key = part.key[0, 0, keys]
     query = part.query[0] * part.scale
-    logits, slope = _scores(part, query, key, keys)
+    products = part.capped_products(keys)
+    slope = None if part.softcap is None else 1 - (products[0, 0] / part.softcap).square()
+    logits = part.bias_and_hide(products, keys)[0, 0]
     sink = None
     top = logits.amax(-1, keepdim=True).clamp_min(-1e30)  # a row that sees nothing
     if given.sinks is not None:
@@ -160,28 +161,6 @@ def _add_block(
         pulled += moved.sum(-1, keepdim=True) * part.centre[0, 0]
     sums.query[sample.start, heads, rows] += pulled * part.scale
     sums.key[sample.start, heads.start // scores.group, keys] += moved.flatten(0, 1).T @ query.flatten(0, 1)
-
-
-def _scores(part: Scores, query: Tensor, key: Tensor, keys: slice) -> tuple[Tensor, Tensor | None]:
-    """Scores of a block, (group, rows, keys), -inf where hidden; and the soft cap's slope there."""
-    logits = torch.matmul(query, key.T)
-    slope = None
-    if part.softcap is not None:
-        logits = torch.tanh(logits / part.softcap)
-        slope = 1 - logits.square()
-        logits = logits * part.softcap
-    if part.bias is not None:
-        bias = part.bias[0]
-        logits = logits + (bias if bias.shape[-1] == 1 else bias[..., keys])
-    if part.visible.mask is not None:
-        hidden = ~part.visible.mask[0][..., keys]
-    else:
-        place = torch.arange(keys.start, keys.stop, device=logits.device)
-        first, stop = part.visible.first[0][:, None], part.visible.stop[0][:, None]
-        hidden = ((place < first) | (place >= stop))[None]
-    if bool(hidden.any()):
-        logits.masked_fill_(hidden, -math.inf)
-    return logits, slope
 
 
 def _add_bias(

@@ -65,6 +65,33 @@ class Scores:
             typical=None if self.typical is None else self.typical[sample, key_heads],
         )
 
+    def capped_products(self, keys: slice) -> Tensor:
+        """scale q . k, soft-capped, of some keys: (batch, key heads, group, rows, keys)."""
+        products = torch.matmul(self.group_heads(self.query) * self.scale, self.key[:, :, None, keys].mT)
+        if self.softcap is not None:
+            products.div_(self.softcap).tanh_().mul_(self.softcap)
+        return products
+
+    def bias_and_hide(self, products: Tensor, keys: slice) -> Tensor:
+        """Make scores of ``capped_products``, in place: the bias added, -inf where a key is hidden."""
+        if self.bias is not None:
+            products.add_(self._by_group(self.bias, keys))
+        visible = self.visible
+        if visible.mask is not None:
+            seen = self._by_group(visible.mask, keys)
+        else:
+            place = torch.arange(keys.start, keys.stop, device=products.device)
+            seen = (place >= visible.first[..., None]) & (place < visible.stop[..., None])
+            if bool(seen.all()):
+                return products
+            seen = seen[:, None, None]
+        return products.masked_fill_(~seen, -torch.inf)
+
+    def _by_group(self, array: Tensor, keys: slice) -> Tensor:
+        """(batch or 1, heads or 1, rows or 1, keys or 1) -> (.., key heads or 1, group or 1, .., keys)."""
+        array = array if array.shape[-1] == 1 else array[..., keys]
+        return array[:, :, None] if array.shape[1] == 1 else self.group_heads(array)
+
     def centre_keys(self, dtype: torch.dtype) -> Scores:
         """In ``dtype``, keys without their mean over those in use where that changes no probability."""
         key = self.key.to(dtype)

@@ -78,7 +78,7 @@ class BlockSums:
         if not bool(weight.any()):
             return
         keys = slice(int(first[some].min()), int(stop[some].max()))
-        s = _scores(part, keys)
+        s = part.bias_and_hide(part.capped_products(keys), keys)
         sink = None if self.sinks is None else self.sinks[heads].to(s.dtype)
         if sink is not None:
             sink = torch.unflatten(sink, 0, (-1, part.group))
@@ -100,33 +100,6 @@ class BlockSums:
         if self.value.shape[1] == self.scores.query.shape[1]:
             return torch.unflatten(self.value[sample, heads], 1, (-1, group))
         return self.value[sample, heads.start // group : heads.stop // group][:, :, None]
-
-
-def _scores(part: Scores, keys: slice) -> Tensor:
-    """(samples, key heads, group, rows, keys) scores, -inf where hidden."""
-    query = part.group_heads(part.query)
-    key = part.key[:, :, None, keys]
-    s = torch.matmul(query * part.scale, key.mT)
-    if part.softcap is not None:
-        s.div_(part.softcap).tanh_().mul_(part.softcap)
-    if part.bias is not None:
-        s.add_(_by_group(part, part.bias, keys))
-    visible = part.visible
-    if visible.mask is not None:
-        seen = _by_group(part, visible.mask, keys)
-    else:
-        place = torch.arange(keys.start, keys.stop, device=s.device)
-        seen = (place >= visible.first[..., None]) & (place < visible.stop[..., None])
-        if bool(seen.all()):
-            return s
-        seen = seen[:, None, None]
-    return s.masked_fill_(~seen, -torch.inf)
-
-
-def _by_group(part: Scores, array: Tensor, keys: slice) -> Tensor:
-    """(batch or 1, heads or 1, rows or 1, keys or 1) -> (.., key heads or 1, group or 1, .., keys)"""
-    array = array if array.shape[-1] == 1 else array[..., keys]
-    return array[:, :, None] if array.shape[1] == 1 else part.group_heads(array)
 
 
 def _softmax(s: Tensor, sink: Tensor | None) -> tuple[Tensor, Tensor]:
