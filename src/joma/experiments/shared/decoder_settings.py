@@ -122,6 +122,19 @@ def redefine(default: Any, name: str, **limits: Any) -> Any:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class SmallDecoders(TrainsDecoders, ABC):
+    """Decoders of two layers and four heads, which take seconds: something else is asked of them."""
+
+    vocabulary_size: int | None = redefine(500, "vocabulary_size")
+    layers: tuple[int, ...] = setting((2,), "depth of the decoders that are trained", at_least=1)
+    heads: int = setting(4, "attention heads", at_least=1)
+    width: int = redefine(64, "width")
+    steps: int = setting(800, "minibatches", at_least=1)
+    learning_rate: float = redefine(3e-3, "learning_rate")
+    seeds: int = redefine(3, "seeds", at_least=3)
+
+
 def run_name(depth: int, seed: int, variant: str = "") -> str:
     """``layers-2-seed-0``, with what is different about the run behind it: ``layers-2-seed-0-shuffled``."""
     return f"layers-{depth}-seed-{seed}" + (f"-{variant}" if variant else "")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from joma.experiments.shared.decoder_settings import TrainsDecoders, redefine
+from joma.experiments.shared.decoder_settings import SmallDecoders
 from joma.runs.job import setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContextualSparsity(TrainsDecoders):
+class ContextualSparsity(SmallDecoders):
     """Decoders, untrained and trained: the units that each token keeps within epsilon nats of its loss.
 
     ``joma.sparsity`` on held-out text: sets of each token's own, found by first-order change and bisection,
@@ -36,13 +36,6 @@ class ContextualSparsity(TrainsDecoders):
 
     epsilon: float = setting(0.1, "nats that a token's loss may rise by", above=0)
     tokens: int = setting(350, "held-out tokens that are read", at_least=10)
-    vocabulary_size: int | None = redefine(500, "vocabulary_size")
-    layers: tuple[int, ...] = setting((2,), "depth of the decoders that are trained", at_least=1)
-    heads: int = setting(4, "attention heads", at_least=1)
-    width: int = redefine(64, "width")
-    steps: int = setting(800, "minibatches", at_least=1)
-    learning_rate: float = redefine(3e-3, "learning_rate")
-    seeds: int = redefine(3, "seeds", at_least=3)
 
     def measured_steps(self) -> list[int]:
         """The untrained decoder, which is the null, and the trained one."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import comb
 
 from joma.core.errors import InputError
-from joma.experiments.shared.decoder_settings import TrainsDecoders, redefine
+from joma.experiments.shared.decoder_settings import SmallDecoders, redefine
 from joma.runs.job import setting
 
 MOST_SETS = 100_000
@@ -14,7 +14,7 @@ MOST_SETS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eviction(TrainsDecoders):
+class Eviction(SmallDecoders):
     """Policies choose which positions of a context the cache keeps; the tokens after it tell what that costs.
 
     A decoder is trained on real text. Of a held-out context the cache keeps ``budget`` positions, the same in
@@ -51,14 +51,8 @@ class Eviction(TrainsDecoders):
     window: int = setting(4, "queries before the context's end that the windowed policy asks", at_least=1)
     texts: int = setting(8, "held-out texts of each seed", at_least=2)
     random_sets: int = setting(20, "sets that are drawn for the policy random", at_least=1)
-    vocabulary_size: int | None = redefine(500, "vocabulary_size")
-    layers: tuple[int, ...] = setting((2,), "depth of the decoders that are trained", at_least=1)
-    heads: int = setting(4, "attention heads", at_least=1)
-    width: int = redefine(64, "width")
     length: int = redefine(82, "length")
     steps: int = setting(1500, "minibatches", at_least=1)
-    learning_rate: float = redefine(3e-3, "learning_rate")
-    seeds: int = redefine(3, "seeds", at_least=3)
 
     def __post_init__(self) -> None:
         super().__post_init__()

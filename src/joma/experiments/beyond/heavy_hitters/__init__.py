@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from joma.experiments.shared.decoder_settings import TrainsDecoders, redefine
-from joma.runs.job import setting
+from joma.experiments.shared.decoder_settings import SmallDecoders, redefine
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeavyHitters(TrainsDecoders):
+class HeavyHitters(SmallDecoders):
     """Decoders along their training: the smallest share of keys that receive 90 % of the mass, and which.
 
     A key's co-occurrence is the sum, over the queries that see it, of how much more often its token stands
@@ -29,12 +28,5 @@ class HeavyHitters(TrainsDecoders):
         "paper": {"corpus": "wikitext-2", "layers": (3,), "width": 200, "steps": 10_000, "seeds": 5},
     }
 
-    vocabulary_size: int | None = redefine(500, "vocabulary_size")
-    layers: tuple[int, ...] = setting((2,), "depth of the decoders that are trained", at_least=1)
-    heads: int = setting(4, "attention heads", at_least=1)
-    width: int = redefine(64, "width")
-    steps: int = setting(800, "minibatches", at_least=1)
     measure_every: int = redefine(200, "measure_every")
     windows: int | None = redefine(40, "windows")
-    learning_rate: float = redefine(3e-3, "learning_rate")
-    seeds: int = redefine(3, "seeds", at_least=3)
