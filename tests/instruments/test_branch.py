@@ -139,3 +139,16 @@ def test_a_state_that_does_not_fit() -> None:
 
     with pytest.raises(joma.InputError, match="does not fit"):
         joma.branch(other, step, at=1, interventions={"a": "none"}, steps=1, seeds=1)
+
+
+def test_seeds_that_make_no_difference_give_no_interval() -> None:
+    def seeded() -> tuple[nn.Module, torch.optim.Optimizer, Any]:
+        torch.manual_seed(3)
+        return make(dropout=0.0)
+
+    found = joma.branch(seeded, step, at=2, interventions={"frozen": "freeze 0.weight"}, steps=4, seeds=3)
+    assert found.table("differences")[["low", "high"]].isna().all(axis=None)
+    assert found.answer()[1].startswith("The 3 seeds gave one and the same training")
+    other = joma.branch(make, step, at=2, interventions={"frozen": "freeze 0.weight"}, steps=4, seeds=3)
+    assert len(other.answer()) == 1
+    assert other.table("differences")[["low", "high"]].notna().all(axis=None)

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from joma.runs.job import Job, setting
 
+TWIN = "twin"
+"""The name of the branch that goes on unchanged."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BranchSettings(Job):

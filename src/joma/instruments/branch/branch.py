@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
 from joma.core.files import user_path
 from joma.core.progress import Progress, in_turn
-from joma.instruments.branch import BranchSettings
+from joma.instruments.branch import TWIN, BranchSettings
+from joma.instruments.branch.claims import same_for_all_seeds
 from joma.instruments.branch.interventions import Change, Intervention, read_interventions
 from joma.instruments.branch.training import Make, State, Step, Trainer, check_repeatable
 from joma.runs.directory import run_experiment
 from joma.runs.result import JobResult
 
-TWIN = "twin"
 _LEVEL = 0.95
 
 
@@ -26,9 +27,9 @@ class BranchResult(JobResult):
     """What ``branch`` returns.
 
     Tables: ``differences`` (a row per branch, metric and step: the mean over seeds of the branch less its
-    twin, its 95 % interval by Student's t, NaN of one seed, and ``twin_spread``, the root mean square
-    difference of twins that read the same batches in another order, NaN without such twins) and ``curves``
-    (every value of every branch).
+    twin, its 95 % interval by Student's t, NaN of one seed or of seeds that make no difference, and
+    ``twin_spread``, the root mean square difference of twins that read the same batches in another order, NaN
+    without such twins) and ``curves`` (every value of every branch).
     """
 
 
@@ -161,6 +162,8 @@ def _differences(curves: pd.DataFrame) -> pd.DataFrame:
     found = changed.agg(value="mean", deviation="std", seeds="count").reset_index()
     half = student.ppf(0.5 + _LEVEL / 2, (found["seeds"] - 1).clip(lower=1)) * found["deviation"]
     half = half / found["seeds"] ** 0.5  # NaN of one seed
+    if same_for_all_seeds(curves):
+        half = half * np.nan
     found["low"], found["high"] = found["value"] - half, found["value"] + half
     places = pd.MultiIndex.from_frame(found[["metric", "step"]])
     found["twin_spread"] = spread.reindex(places).to_numpy(dtype=float)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from joma.core.errors import InputError, abbreviate, nearest
+from joma.instruments.branch import TWIN
 
 Change = Callable[[nn.Module, Optimizer], object]
 _ACTS = ("none", "freeze", "rewind", "rate", "reset-optimizer", "call")
@@ -61,7 +62,7 @@ def read_interventions(given: Mapping[str, str | Change], at: int) -> list[Inter
 
 
 def _read(name: str, said: str | Change, at: int) -> Intervention:
-    if not name.replace("-", "").replace("_", "").replace(" ", "").isalnum() or name == "twin":
+    if not name.replace("-", "").replace("_", "").replace(" ", "").isalnum() or name == TWIN:
         raise InputError(
             f"branch: {abbreviate(name)} is no name of a branch; use letters, digits, '-' and '_', "
             "and leave 'twin' to the twin."
