@@ -91,5 +91,6 @@ def tally(claims: Sequence[Claim], words: Mapping[Verdict, str] | None = None) -
     for verdict in VERDICTS:
         if counts[verdict]:
             usual = several.get(verdict, verdict) if counts[verdict] > 1 else verdict
-            parts.append(f"{counts[verdict]} {words[verdict] if words else usual}")
+            own = verdict if words is None else words[verdict]
+            parts.append(f"{counts[verdict]} {usual if own == verdict else own}")
     return f"{len(claims)} claim{'s' if len(claims) != 1 else ''}: " + (", ".join(parts) or "none")

@@ -210,3 +210,17 @@ def test_bad_calls_end_in_one_line(
 def test_sections_are_known() -> None:
     assert set(USUAL) == {"attention", "ranks", "coherence", "joint_dynamics", "salience"}
     assert set(SECTIONS) == {*USUAL, "received_attention"}
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_each_section_alone_has_a_figure(section: str) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_config(tiny_model("gpt2").config).eval()
+    found = probe(model, TEXT, length=20, sections=[section], null="none")
+    figure = found.plot()
+    assert figure.axes
+    figure.canvas.draw()
+    assert found.answer() or section == "salience"
+    if section == "received_attention":
+        assert "if all queries attended uniformly" in found.answer()[0]

@@ -22,6 +22,8 @@ CAPTION = "Heat maps of layer and head, entropy by position, profiles over layer
 _LINES_SHOWN = 6
 _PANELS_IN_A_ROW = 3
 _TICKS = 12
+_SAME = 0.005
+"""Share of the values within which their differences are not shown: no colour stands for rounding."""
 _VISIBLE = 0.15
 """Share of a colour scale that the values must span, for their differences to be seen."""
 
@@ -42,6 +44,14 @@ def draw(settings: ProbeSettings, tables: Mapping[str, pd.DataFrame]) -> Figure:
         drawings.append(lambda axes: _coherence_profile(axes, tables["coherence"]))
     if "joint_dynamics" in tables:
         drawings.append(lambda axes: _joint_dynamics(axes, tables["joint_dynamics"]))
+    if "received_attention" in tables:
+        received = tables["received_attention"]
+        drawings += [
+            lambda axes: _heat_map(axes, received, "hitter_share", "keys with 90 % of the mass", 1.0),
+            lambda axes: _heat_map(axes, received, "first_key_share", "mass received by the first key", 1.0),
+        ]
+    if not drawings:
+        drawings.append(lambda axes: _write_nothing(axes, "the sections asked for have tables only"))
     columns = min(_PANELS_IN_A_ROW, len(drawings))
     rows = -(-len(drawings) // columns)
     figure, axes = panels(rows, columns, width=4.6, height=3.7)
@@ -86,6 +96,8 @@ def _limits(
     if low is None or not known.size:
         return low, high
     top = known.max() if high is None else high
+    if known.max() - known.min() < _SAME * np.abs(known).max():
+        return low, top
     if known.max() - known.min() >= _VISIBLE * (top - low):
         return low, high
     if low < 0:

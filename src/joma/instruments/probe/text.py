@@ -29,10 +29,24 @@ _LEGEND = {
 
 
 def probe_sentences(tables: Mapping[str, pd.DataFrame]) -> list[str]:
-    """At most one sentence a section, in the order attention, ranks, joint dynamics, representations."""
+    """At most one sentence a section: attention, ranks, Theorem 1, representations, what keys receive."""
     layers = tables["layers"]
-    said = [_of_attention(layers, tables), _of_ranks(layers), _of_theorem_1(tables), _of_cosines(layers)]
+    said = [
+        _of_attention(layers, tables), _of_ranks(layers), _of_theorem_1(tables), _of_cosines(layers),
+        _of_received(tables),
+    ]  # fmt: skip
     return [sentence for sentence in said if sentence]
+
+
+def _of_received(tables: Mapping[str, pd.DataFrame]) -> str:
+    if "received_attention" not in tables:
+        return ""
+    mean = tables["received_attention"].groupby("metric")["value"].mean()
+    return (
+        f"{mean['hitter_share']:.1%} of the keys receive 90 % of the attention "
+        f"({mean['even_hitter_share']:.1%} if all queries attended uniformly); the first key receives "
+        f"{mean['first_key_share']:.1%}."
+    )
 
 
 def _of_attention(layers: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> str:

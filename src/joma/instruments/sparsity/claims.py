@@ -40,3 +40,17 @@ def claims(settings: SparsitySettings, tables: Mapping[str, pd.DataFrame]) -> li
             )
         )
     return found
+
+
+def answer(settings: SparsitySettings, tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """A sentence a kind: the share that a token needs, and what a static set of that size costs."""
+    sets = tables["sets"].set_index(["kind", "choice"])
+    found = []
+    for kind in ("heads", "neurons"):
+        own, static = sets.loc[(kind, "own")], sets.loc[(kind, "static")]
+        found.append(
+            f"On average a token needs at most {own['share_kept']:.1%} of the {kind} for its loss to rise "
+            f"by no more than {settings.epsilon:g} nats; with these sets the mean loss changes by "
+            f"{own['loss_rise']:+.4f} nats, with a static set of that size by {static['loss_rise']:+.4f}."
+        )
+    return found

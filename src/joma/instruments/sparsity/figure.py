@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from joma.core.figures import PALETTE, panels
 from joma.runs.job import Job
@@ -28,4 +29,5 @@ def draw(settings: Job, tables: Mapping[str, pd.DataFrame]) -> Figure:
     names = [f"{row.kind}, {row.choice}" for row in sets.itertuples()]
     rises.barh(names, sets["loss_rise"], color=PALETTE[0])
     rises.set(xlabel="rise of the mean loss (nats)")
+    rises.xaxis.set_major_locator(MaxNLocator(4))
     return figure
