@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-JUDGED = 1000
-"""The first seed on which nothing was chosen."""
+JUDGED = 4000
+"""The first seed on which nothing was chosen; 1000, 2000 and 3000 to 3099 have mended rules."""
 WORDS, WIDTH, LAYERS, EXPERTS = 48, 24, 3, 4
 State = dict[str, Tensor]
 Series = dict[int, State]

@@ -21,8 +21,8 @@ from joma.core.arguments import Array
 ALWAYS = 3.0
 """An error beyond which a tensor is named whatever the others do."""
 _LEAST = 1.15
-_CHANCE = 0.01
-"""Chance that a clean series of independent errors holds one that is named."""
+_CHANCE = 1e-3
+"""Chance that a clean series of independent errors holds one that is named: of a hundred none should."""
 _SPREAD = 0.12
 """The least spread of log errors that is reckoned with: that of clean series is larger."""
 _FEWEST = 6

@@ -39,7 +39,11 @@ _SUSPECT = 0.75
 """An error from which a reason is looked for, if it stands out among those of its member and its tensor."""
 _STANDS_OUT = 1.5
 _EXPLAINED = {"transposed", "negated", "permuted", "shifted", "swapped tensors", "merged adapter", "scaled"}
+_NATURAL = {"merged adapter", "scaled"}
+"""What training does by itself: the steps of small batches are of low rank, and vectors grow."""
 _MOST_LOOKS = 400
+_AT_REST = 1e-4
+"""Share of the usual tensor's largest move below which a tensor has moved by rounding alone."""
 _WHOLE = {"copy", "swapped members", "other run"}
 _FOLLOWS = {"zeroed", "discontinuity", "scaled"}
 _LAYER = re.compile(r".*?\.\d+\.")
@@ -144,14 +148,27 @@ def _place(members: Sequence[MemberContent], name: str) -> int:
 
 
 def _compared_tensors(line: Line) -> list[str]:
-    """The tensors that change along the line."""
+    """The tensors that change along the line by more than rounding.
+
+    A key's bias has no gradient but that of rounding, since softmax does not see it: it goes where it will.
+    """
     names = dict.fromkeys(name for one in line.members for name in one.tensors)
-    return [
+    changing = [
         name
         for name in names
         if len(order := line.order(name)) > 2
         and len({line.members[k].tensors[name].digest for k in order}) > 1
     ]
+    moves = {name: _largest_move(line, name) for name in changing}
+    usual = float(np.median(list(moves.values()))) if moves else 0.0
+    return [name for name in changing if moves[name] > _AT_REST * usual]
+
+
+def _largest_move(line: Line, name: str) -> float:
+    """The largest root mean square change of an entry from one member to the next."""
+    order, squares = line.order(name), line.distances(name)
+    size = line.members[order[0]].tensors[name].sample.size
+    return float(np.sqrt(max(squares[a, b] for a, b in pairwise(order)) / size))
 
 
 def _is_average(one: MemberContent) -> bool:
@@ -281,7 +298,7 @@ def _reasons(line: Line, k: int, names: Sequence[str], sure: set[str]) -> list[F
     one = line.members[k]
     for name in names:
         word, reason = _reason(line, k, name)
-        if name in sure or word in _EXPLAINED:
+        if name in sure or word in _EXPLAINED - _NATURAL:
             match = _likeness(line, k, name) if word == "discontinuity" else ""
             found.append(
                 Fault(one.member.name, one.member.place.step, word, one.stored_names([name]), match, reason)

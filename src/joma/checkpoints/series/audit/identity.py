@@ -58,6 +58,9 @@ def shared_tensors(members: Sequence[MemberContent]) -> SharedTensors:
             continue
         own += [n for n in names if n not in own and len(own) > 1 and _came_along(members, n, stale, fitting)]
         whole = len([name for name in own if name in alive]) >= _WHOLE * len(alive)
+        if {members[k].member.place.step for k in (stale, fitting)} == {0, 1}:
+            found.notes.append(f"{_some(own)}: the same in step 1 as in step 0 (a first step of rate zero)")
+            continue
         tied_names = [name for name in names if name not in alive and whole]
         member = members[stale].member
         found.faults.append(
