@@ -2,58 +2,35 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
-from matplotlib.figure import Figure
-
-from joma.checkpoints.series.audit.audit import Audit, audit_series
 from joma.checkpoints.series.audit.faults import Fault
-from joma.checkpoints.series.members import select
-from joma.checkpoints.series.sources.find import find_series
 from joma.core.errors import InputError
-from joma.core.figures import drawn_in_notebooks, panels
-from joma.core.files import Json, user_path, write_text
+from joma.core.files import Json
 from joma.core.progress import Progress
-from joma.core.style import style
-from joma.core.tables import Tables
-
-_COLUMNS = ["member", "step", "fault", "tensors", "matches"]
+from joma.instruments.audit import AuditSettings
+from joma.instruments.audit.run import text_of
+from joma.runs.result import JobResult
 
 
 @dataclass(frozen=True, repr=False)
-class AuditResult(Tables):
-    """A series audited: tables ``faults``, one row per faulty member and fault, ``notes``, ``members``."""
-
-    audit: Audit
-    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """``faults`` has the columns ``member, step, fault, tensors`` (a list of names), ``matches`` (the member
-    that those tensors match, or None)."""
+class AuditResult(JobResult):
+    """A series audited: the tables of ``joma.instruments.audit.AuditSettings``."""
 
     def first_table(self) -> str:
-        """``faults``."""
+        """``faults``, one row per faulty member and fault; empty for a clean series."""
         return "faults"
 
     @property
     def faults(self) -> list[Fault]:
         """The faults, in the order of the steps."""
-        return self.audit.faults
-
-    def answer(self) -> list[str]:
-        """Which members are not what their names say, in one to three sentences."""
-        count, faulty = len(self.audit.members), list(dict.fromkeys(one.member for one in self.faults))
-        said = [f"Each of the {count} members is what its name says, as far as their weights tell."]
-        if faulty:
-            names = ", ".join(faulty[:5]) + (f" and {len(faulty) - 5} more" if len(faulty) > 5 else "")
-            said = [
-                f"{len(faulty)} of the members {'is' if len(faulty) == 1 else 'are'} not what "
-                f"{'its name says' if len(faulty) == 1 else 'their names say'}: {names}.",
-                self.faults[0].sentence(),
-            ]
-        return said + [f"Noticed: {'; '.join(self.audit.notes)}."] * bool(self.audit.notes)
+        reasons = self.tables["reasons"]["reason"]
+        return [
+            Fault(row.member, int(row.step), row.fault, tuple(row.tensors), text_of(row.matches), reason)
+            for row, reason in zip(self.tables["faults"].itertuples(), reasons, strict=True)
+        ]
 
     def as_json(self) -> list[dict[str, Json]]:
         """One object per faulty member and fault, as ``joma track SERIES --audit --json`` prints them."""
@@ -70,36 +47,7 @@ class AuditResult(Tables):
 
     def as_text(self) -> str:
         """The answer, then one line per fault."""
-        lines = [self.answer()[0], *(f"  {one.sentence()}" for one in self.faults)]
-        return "\n".join([*lines, *(f"  noticed: {note}" for note in self.audit.notes)])
-
-    def plot(self) -> Figure:
-        """Draw, for every member, how many of its tensors are named."""
-        with style("light"):
-            figure, axes = panels()
-            counts = {one.name: 0 for one in self.audit.members}
-            for fault in self.faults:
-                counts[fault.member] = counts.get(fault.member, 0) + max(1, len(fault.tensors))
-            axes[0, 0].bar(range(len(counts)), list(counts.values()))
-            axes[0, 0].set_xticks(range(len(counts)), list(counts), rotation=90)
-            axes[0, 0].set_ylabel("tensors that are named")
-            return drawn_in_notebooks(figure)
-
-    def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
-        """Write ``audit.json``, a list of the faults, into a folder, and return its path.
-
-        Raises:
-            InputError: the file is there already and is not to be replaced.
-        """
-        path = user_path(directory) / "audit.json"
-        if path.exists() and not overwrite:
-            raise InputError(f"{path} exists; give another folder, or overwrite=True.")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(self.as_json(), indent=1) + "\n")
-        return path
-
-    def __str__(self) -> str:
-        return " ".join(self.answer())
+        return self.settings.terminal_text(self.tables)
 
 
 def audit(
@@ -110,18 +58,20 @@ def audit(
 ) -> AuditResult:
     """Say which members of a series of checkpoints are not what their names say.
 
-    Each member is read once. It is compared with the others tensor by tensor: by its bytes, by its place on
-    the way that the weights take, and by names, shapes and types.
+    Each member on this machine is read once; of a model on the hub at most two percent of the bytes travel.
+    Members are compared tensor by tensor: by their bytes (on the hub by its hashes of files), by their place
+    on the way that the weights take, and by names, shapes and types.
 
     Args:
         series: a folder of checkpoints, folders and files of checkpoints, or the name of a model on the hub
-            whose revisions are its checkpoints (there by the hub's hashes of whole members).
+            whose revisions are its checkpoints.
         revisions: which members: ``all``, names, ``every:10`` or ``log:20``.
         quiet: no progress on stderr.
 
     Returns:
         A result whose ``table()`` has one row per faulty member and fault: ``member, step, fault`` (one of
-        ``joma.checkpoints.series.audit.faults.FAULTS``)``, tensors, matches``; empty for a clean series.
+        ``joma.checkpoints.series.audit.faults.FAULTS``)``, tensors`` (a list of names)``, matches``; empty
+        for a clean series. ``save(folder)`` writes a run directory.
 
     Raises:
         InputError: no such series, or no step in any name.
@@ -140,17 +90,5 @@ def audit(
     if not named:
         raise InputError("audit: the series is empty; give a folder, folders and files, or a model's name.")
     asked = tuple(revisions.split(",")) if isinstance(revisions, str) else tuple(revisions)
-    found = find_series(tuple(map(str, named)), asked)
-    chosen = select(found.members, asked, found.lost)
-    progress = Progress(quiet=quiet)
-    result = audit_series(found, chosen, lambda some: progress.track(some, "members", total=len(chosen)))
-    rows = [(f.member, f.step, f.fault, list(f.tensors), f.matches or None) for f in result.faults]
-    tables = {
-        "faults": pd.DataFrame(rows, columns=_COLUMNS),
-        "notes": pd.DataFrame({"text": result.notes}, dtype="str"),
-        "members": pd.DataFrame(
-            [(one.name, one.place.step, one.size) for one in result.members],
-            columns=["member", "step", "bytes"],
-        ),
-    }
-    return AuditResult(result, tables)
+    job = AuditSettings.of(series=tuple(map(str, named)), revisions=asked)
+    return AuditResult(job, job.run(Progress(quiet=quiet)))
