@@ -26,11 +26,12 @@ def _near_average(series: Series) -> Series:
 
 
 def _in_reverse(series: Series) -> Series:
-    return dict(zip(series, [series[step] for step in sorted(series, reverse=True)], strict=True))
+    trained = [step for step in series if step > 0]  # biases that are zero again would tell the first one
+    return dict(zip(trained, [series[step] for step in sorted(trained, reverse=True)], strict=True))
 
 
 def _two_exchanged(series: Series) -> Series:
-    return {0: series[8], 4: series[0]}
+    return {4: series[8], 8: series[4]}
 
 
 def _step_1_is_step_0(series: Series) -> Series:

@@ -82,7 +82,7 @@ class RemoteContent(MemberContent):
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _StoredTensor:
     """One tensor of one content of a file; members whose files have the same hash share it."""
 
     key: tuple[str, str]
@@ -171,8 +171,8 @@ def header_length(found: DistantSeries, member: Member, file: str) -> int:
 
 def _distinct(
     found: DistantSeries, members: Sequence[Member], headers: Mapping[str, Mapping[str, Header]]
-) -> dict[tuple[str, str], _Stored]:
-    stored: dict[tuple[str, str], _Stored] = {}
+) -> dict[tuple[str, str], _StoredTensor]:
+    stored: dict[tuple[str, str], _StoredTensor] = {}
     for member in members:
         files = found.files(member)
         for file, header in headers[member.name].items():
@@ -180,13 +180,13 @@ def _distinct(
                 key = (files[file].content_hash, name)
                 fits = dtype in SAFETENSORS_TYPES and 0 not in shape
                 if key not in stored and fits:
-                    one = _Stored(key, member, file, dtype, shape, begin, end)
+                    one = _StoredTensor(key, member, file, dtype, shape, begin, end)
                     if one.entries * one.width == end - begin:
                         stored[key] = one
     return stored
 
 
-def _affordable(stored: Iterable[_Stored], most: int) -> int | None:
+def _affordable(stored: Iterable[_StoredTensor], most: int) -> int | None:
     """How many entries of each tensor can be read, a power of two; None where too few."""
     sizes = [(one.entries, one.width) for one in stored]
     samples = MOST_SAMPLES
@@ -197,7 +197,7 @@ def _affordable(stored: Iterable[_Stored], most: int) -> int | None:
     return None
 
 
-def _pieces(one: _Stored, samples: int, count: int, shift: int) -> list[tuple[int, int]]:
+def _pieces(one: _StoredTensor, samples: int, count: int, shift: int) -> list[tuple[int, int]]:
     """Runs of entries, (first, end): the whole tensor, or ``count`` evenly spaced ones, each within a row.
 
     They depend on the shape alone; ``shift`` gives others, between those.
@@ -219,17 +219,17 @@ def _pieces(one: _Stored, samples: int, count: int, shift: int) -> list[tuple[in
 
 
 def _read_samples(
-    found: DistantSeries, stored: Sequence[_Stored], samples: int, purse: Purse, shift: int
+    found: DistantSeries, stored: Sequence[_StoredTensor], samples: int, purse: Purse, shift: int
 ) -> dict[tuple[str, str], bytes]:
     """The bytes of the places of each tensor; those for which the purse suffices, in their order."""
     count = max(1, min(_MOST_PIECES, _MOST_REQUESTS // max(1, len(stored))))
-    wanted: list[tuple[_Stored, list[tuple[int, int]]]] = []
+    wanted: list[tuple[_StoredTensor, list[tuple[int, int]]]] = []
     for one in stored:
         runs = _pieces(one, samples, count, shift)
         if purse.take(sum(end - first for first, end in runs) * one.width):
             wanted.append((one, runs))
 
-    def read(told: tuple[_Stored, list[tuple[int, int]]]) -> bytes:
+    def read(told: tuple[_StoredTensor, list[tuple[int, int]]]) -> bytes:
         one, runs = told
         return b"".join(
             found.read(one.member, one.file, one.begin + first * one.width, one.begin + end * one.width)
@@ -245,7 +245,7 @@ def _second_look(
     found: DistantSeries,
     members: Sequence[Member],
     headers: Mapping[str, Mapping[str, Header]],
-    stored: Mapping[tuple[str, str], _Stored],
+    stored: Mapping[tuple[str, str], _StoredTensor],
     bytes_of: Mapping[tuple[str, str], bytes],
     samples: int,
     purse: Purse,
@@ -279,7 +279,7 @@ def _tensor(content: bytes, dtype: str) -> Tensor:
     return torch.frombuffer(bytearray(content), dtype=SAFETENSORS_TYPES[dtype])
 
 
-def _content(one: _Stored, content: bytes, digest: bytes) -> TensorContent:
+def _content(one: _StoredTensor, content: bytes, digest: bytes) -> TensorContent:
     flat = _tensor(content, one.dtype)
     floats = flat.is_floating_point()
     flat = flat.float() if floats and flat.dtype.itemsize == 1 else flat
