@@ -12,6 +12,8 @@ from joma.core.errors import RunDirectoryError as RunDirectoryError
 from joma.core.errors import UnfinishedError as UnfinishedError
 from joma.core.version import __version__ as __version__
 from joma.experiments.catalog import list_experiments as list_experiments
+from joma.instruments.audit.audit import AuditResult as AuditResult
+from joma.instruments.audit.audit import audit as audit
 from joma.instruments.branch.branch import BranchResult as BranchResult
 from joma.instruments.branch.branch import branch as branch
 from joma.instruments.monitor.alarms.telling import StopTraining as StopTraining
@@ -22,8 +24,6 @@ from joma.instruments.probe.probe import probe as probe
 from joma.instruments.reading.loading import load_model as load_model
 from joma.instruments.sparsity.find import SparsityResult as SparsityResult
 from joma.instruments.sparsity.find import sparsity as sparsity
-from joma.instruments.track.audit import AuditResult as AuditResult
-from joma.instruments.track.audit import audit as audit
 from joma.instruments.track.series import TrackResult as TrackResult
 from joma.instruments.track.series import track as track
 from joma.instruments.watch.watch import Watch as Watch
