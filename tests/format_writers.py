@@ -6,6 +6,7 @@ processes of gloo write FOLDER/saved, and FOLDER/whole.safetensors are the weigh
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -151,16 +152,73 @@ def write_fsdp1(folder: Path) -> None:
     save_whole(folder, whole)
 
 
+def _write_deepspeed(folder: Path, stage: int, dtype: str = "bf16") -> None:
+    """DeepSpeed's engine after two steps; its own tool gathers what is beside (stages 1, 2: the module)."""
+    import deepspeed
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+    torch.manual_seed(0)
+    model = Decoder()
+    model.layers["0"].attention.wo.weight.requires_grad_(False)
+    decay = [p for p in model.parameters() if p.ndim > 1 and p.requires_grad]
+    plain = [p for p in model.parameters() if p.ndim == 1]
+    groups = [{"params": decay, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
+    config = {
+        "train_micro_batch_size_per_gpu": 4,
+        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+        "zero_allow_untested_optimizer": True,
+        dtype: {"enabled": dtype != "fp32"},
+    }
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=torch.optim.AdamW(groups, lr=1e-2), config=config
+    )
+    for step in range(2):
+        tokens = torch.randint(VOCABULARY, (4, 8), generator=torch.Generator().manual_seed(step))
+        engine.backward(engine(tokens).logsumexp(-1).float().mean())
+        engine.step()
+    engine.save_checkpoint(str(folder / "saved"))
+    distributed.barrier()
+    if stage == 3:
+        whole = get_fp32_state_dict_from_zero_checkpoint(str(folder / "saved"))
+    else:
+        whole = engine.module.state_dict()
+    save_whole(folder, whole)
+
+
+def write_deepspeed_1(folder: Path) -> None:
+    """ZeRO stage 1 in bfloat16."""
+    _write_deepspeed(folder, 1)
+
+
+def write_deepspeed_2(folder: Path) -> None:
+    """ZeRO stage 2 in float32."""
+    _write_deepspeed(folder, 2, "fp32")
+
+
+def write_deepspeed_3(folder: Path) -> None:
+    """ZeRO stage 3 in bfloat16: the weights lie in pieces among the optimizer's state."""
+    _write_deepspeed(folder, 3)
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
     "torchtitan": write_torchtitan,
     "accelerate": write_accelerate,
     "mesh": write_mesh,
     "fsdp1": write_fsdp1,
+    "deepspeed_1": write_deepspeed_1,
+    "deepspeed_2": write_deepspeed_2,
+    "deepspeed_3": write_deepspeed_3,
 }
 
 
 def _write(rank: int, kind: str, folder: str, meeting: str) -> None:
     torch.set_num_threads(1)
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(RANKS),
+        "DS_ACCELERATOR": "cpu",
+    }
     distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=RANKS)
     try:
         WRITERS[kind](Path(folder))

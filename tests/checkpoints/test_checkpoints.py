@@ -320,7 +320,6 @@ def test_one_tensor_of_an_unknown_type(tmp_path: Path, dtype: str, shape: list[i
     ("file", "tool"),
     [
         ("pytorch_model_fsdp_0/__0_0.distcp", "distcp"),
-        ("global_step10/zero_pp_rank_0_mp_rank_00_model_states.pt", "zero_to_fp32.py"),
         ("iter_0000010/mp_rank_00/model_optim_rng.pt", "Megatron"),
     ],
 )

@@ -216,9 +216,7 @@ def test_two_kinds_in_one_folder(tmp_path: Path) -> None:
     assert open_checkpoint(folder / "model.safetensors").entries
     save(tmp_path / "other", {"model": decoder()})
     (folder / "model.safetensors").unlink()
-    with pytest.raises(
-        InputError, match="several distributed checkpoints, in other and saved; give the folder"
-    ):
+    with pytest.raises(InputError, match="several distributed checkpoints, in other and saved; give the one"):
         open_checkpoint(tmp_path)
 
 

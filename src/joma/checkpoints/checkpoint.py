@@ -14,7 +14,7 @@ from torch import Tensor
 
 from joma.checkpoints.effective import Weight, weights_in
 from joma.checkpoints.families.sizes import Config
-from joma.checkpoints.formats.distributed.find import distributed_shards, is_distributed
+from joma.checkpoints.formats.distributed.find import gathered_shards
 from joma.checkpoints.formats.distributed.metadata import METADATA, SUFFIX
 from joma.checkpoints.formats.folders import GATHER_RANKS, are_slices, check_whole, rank_in, weight_files
 from joma.checkpoints.formats.readers import GgufShard, PickledShard, SafetensorsShard
@@ -100,8 +100,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     In a folder the files are those that ``from_pretrained`` takes: model.safetensors, else the shards of its
     index, else the same of pytorch_model.bin; then files of other names, safetensors first. A shard that the
     index does not name is not read, and what only training needs (optimizer, scheduler, random state) is not
-    taken for weights. A distributed checkpoint of PyTorch (``.metadata`` and ``.distcp`` files, there or in a
-    folder below) is gathered matrix by matrix.
+    taken for weights. What many processes saved together, there or in a folder below (``.metadata`` and
+    ``.distcp`` files of PyTorch, the states of DeepSpeed), is gathered matrix by matrix.
 
     Damage is told where it shows: a header that contradicts itself or the file's size, a missing shard,
     an archive without its directory. safetensors and GGUF carry no checksums, and those of .bin files may be
@@ -127,16 +127,14 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
             beside = [file for file in path.parent.iterdir() if are_slices(path.name, file.name)]
             check_whole(path, shards[0], [open_shard(file) for file in sorted(beside)])
         return Checkpoint(path, shards, _config(path.parent))
-    if is_distributed(path):
-        return Checkpoint(path, distributed_shards(path), _config(path))
+    if gathered := gathered_shards(path):
+        beside = gathered[0].path.parent
+        return Checkpoint(path, gathered, _config(path) or _config(beside) or _config(beside.parent))
     for single in _SINGLE:
         if (path / single).is_file():
             return Checkpoint(path, [open_shard(path / single)], _config(path))
         if (path / f"{single}.index.json").is_file():
             return Checkpoint(path, _shards_of_index(path / f"{single}.index.json"), _config(path))
-    plain = weight_files([file.name for file in path.iterdir() if file.is_file()])
-    if gathered := [] if plain else distributed_shards(path):
-        return Checkpoint(path, gathered, _config(path) or _config(gathered[0].path.parent))
     return Checkpoint(path, [open_shard(file) for file in _files_of(path)], _config(path))
 
 
@@ -151,11 +149,6 @@ def _files_of(folder: Path) -> list[Path]:
             return _gguf_parts(files[0])
         if files:
             return files
-    if any(folder.rglob("*_model_states.pt")) or (folder / "zero_to_fp32.py").is_file():
-        raise InputError(
-            f"{folder} is a sharded checkpoint of DeepSpeed; gather it first: python zero_to_fp32.py FOLDER "
-            "OUTPUT"
-        )
     if any(folder.rglob("model_optim_rng.pt")) or any(folder.rglob("mp_rank_*")):
         raise InputError(
             f"{folder} is a checkpoint of Megatron, sharded over ranks; convert it to the Hugging Face "

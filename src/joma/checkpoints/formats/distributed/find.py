@@ -7,6 +7,7 @@ from pathlib import Path
 
 from joma.checkpoints.formats.distributed.metadata import METADATA, SUFFIX
 from joma.checkpoints.formats.distributed.shard import DistributedShard
+from joma.checkpoints.formats.distributed.zero import is_zero, open_zero, zero_files, zero_folder
 from joma.checkpoints.formats.folders import weight_files
 from joma.checkpoints.formats.shard import Shard
 from joma.core.errors import InputError
@@ -21,35 +22,50 @@ def is_distributed(folder: Path) -> bool:
     return (folder / METADATA).is_file() or any(folder.glob(f"*{SUFFIX}"))
 
 
-def distributed_shards(folder: Path) -> list[Shard]:
+def gathered_shards(folder: Path) -> list[Shard]:
     """The weights of a folder that many processes saved together; nothing where it is none.
 
-    They are looked for in the folder, then in those below it (``pytorch_model_fsdp_0``, ``model_and_optim``).
+    They are looked for in the folder; where it holds no other weights, in those below it, too
+    (``pytorch_model_fsdp_0``, ``model_and_optim``, ``global_step500``).
 
     Raises:
-        InputError: parts are missing, damaged or hostile; two checkpoints lie there, and none is given.
+        InputError: parts are missing, damaged or hostile; several checkpoints lie there, and none is given.
     """
-    if is_distributed(folder):
-        beside = [name for name in _names(folder) if name.endswith(_WHOLE)]
-        usual = weight_files(_names(folder))
-        if beside or (usual and usual[0].startswith(("model.", "pytorch_model"))):
-            raise InputError(
-                f"{folder} holds two kinds of checkpoints, {METADATA} with its {SUFFIX} files and "
-                f"{(beside or usual)[0]}; give that file, or move either into a folder of its own."
-            )
-        return [_open_distributed(folder)]
-    found = _models(folder, (below for below in _folders(folder, _DEPTH) if is_distributed(below)))
-    if len(found) > 1:
+    names = _names(folder)
+    kind = f"{METADATA} with its {SUFFIX} files" if is_distributed(folder) else ""
+    kind = kind or ("the states of DeepSpeed" if is_zero(folder) else "")
+    usual = [
+        n for n in weight_files(names) if n.endswith(_WHOLE) or n.startswith(("model.", "pytorch_model"))
+    ]
+    if kind and (beside := usual or [name for name in names if name.endswith(_WHOLE)]):
         raise InputError(
-            f"{folder} holds several distributed checkpoints, in {found[0].path.parent.relative_to(folder)} "
-            f"and {found[1].path.parent.relative_to(folder)}; give the folder that is meant."
+            f"{folder} holds two kinds of checkpoints, {kind} and {beside[0]}; give that file, or move "
+            "either into a folder of its own."
         )
-    return found
+    if kind:
+        return [_open_distributed(folder) if is_distributed(folder) else open_zero(folder)]
+    return [] if weight_files(names) else _shards_below(folder)
 
 
-def distributed_files(folder: Path) -> list[Path]:
+def _shards_below(folder: Path) -> list[Shard]:
+    found = _models(folder, (below for below in _folders(folder, _DEPTH) if is_distributed(below)))
+    zero = zero_folder(folder)
+    places = [shard.path.parent for shard in found] + ([] if zero is None else [zero])
+    if len(places) > 1:
+        one, other = (place.relative_to(folder) for place in places[:2])
+        raise InputError(
+            f"{folder} holds several distributed checkpoints, in {one} and {other}; give the one "
+            "that is meant."
+        )
+    return found if zero is None else [open_zero(zero)]
+
+
+def gathered_files(folder: Path) -> list[Path]:
     """The files that hold the weights of such a folder, by their names alone; the metadata, which hold the
     date and place of the saving, are not among them."""
+    zero = None if is_distributed(folder) else zero_folder(folder)
+    if zero is not None:
+        return zero_files(zero)
     folders = [folder] if is_distributed(folder) else _folders(folder, _DEPTH)
     return [
         file for one in folders if not _is_of_training(one, folder) for file in sorted(one.glob(f"*{SUFFIX}"))
