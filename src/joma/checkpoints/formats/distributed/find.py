@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from joma.checkpoints.formats.distributed.megatron import MegatronShard, backend_of, check_backend
 from joma.checkpoints.formats.distributed.metadata import METADATA, SUFFIX
 from joma.checkpoints.formats.distributed.shard import DistributedShard
 from joma.checkpoints.formats.distributed.zero import is_zero, open_zero, zero_files, zero_folder
@@ -19,7 +20,7 @@ _WHOLE = (".safetensors", ".gguf")
 
 def is_distributed(folder: Path) -> bool:
     """Whether the files of a distributed checkpoint of PyTorch lie right in a folder."""
-    return (folder / METADATA).is_file() or any(folder.glob(f"*{SUFFIX}"))
+    return (folder / METADATA).is_file() or any(folder.glob(f"*{SUFFIX}")) or bool(backend_of(folder))
 
 
 def gathered_shards(folder: Path) -> list[Shard]:
@@ -79,8 +80,9 @@ def _is_of_training(folder: Path, above: Path) -> bool:
 
 
 def _open_distributed(folder: Path) -> Shard:
+    check_backend(folder)
     if (folder / METADATA).is_file():
-        return DistributedShard(folder)
+        return MegatronShard(folder) if backend_of(folder) else DistributedShard(folder)
     if any(folder.glob(f"__*{METADATA}")):
         raise InputError(
             f"{folder} was saved without coordination of its ranks, each with metadata of its own; save it "

@@ -61,7 +61,7 @@ class DistributedShard(Shard):
     def read_box(self, name: str, offsets: Shape, sizes: Shape, room: Room | None = None) -> Tensor:
         """A part of one tensor: of each axis so many entries from this one on."""
         stored = self.stored[name]
-        if problem := self.entries[name].problem:
+        if problem := _problem(stored):
             raise InputError(f"{self.path.parent}: {name!r} cannot be read: {problem}.")
         size = math.prod(sizes) * stored.dtype.itemsize
         tensor = (room or Room()).take(size).view(stored.dtype).reshape(sizes)
@@ -107,10 +107,14 @@ def _plain(shape: Shape) -> Shape:
 
 
 def _entry(folder: Path, name: str, stored: StoredTensor) -> TensorEntry:
-    kind = _NAMES.get(stored.dtype)
-    problem = stored.problem or ("" if kind else f"its type {stored.dtype} is not known here")
+    kind = _NAMES.get(stored.dtype, str(stored.dtype).removeprefix("torch."))
     file = folder / (stored.chunks[0].file if stored.chunks else METADATA)
-    return TensorEntry(name, stored.shape, kind or str(stored.dtype).removeprefix("torch."), file, problem)
+    return TensorEntry(name, stored.shape, kind, file, _problem(stored))
+
+
+def _problem(stored: StoredTensor) -> str:
+    known = "" if stored.dtype in _NAMES else f"its type {stored.dtype} is not known here"
+    return stored.problem or known
 
 
 def _refuse_missing(folder: Path, stored: Mapping[str, StoredTensor]) -> None:
