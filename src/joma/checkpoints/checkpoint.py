@@ -14,6 +14,8 @@ from torch import Tensor
 
 from joma.checkpoints.effective import Weight, weights_in
 from joma.checkpoints.families.sizes import Config
+from joma.checkpoints.formats.distributed.find import gathered_shards
+from joma.checkpoints.formats.distributed.metadata import METADATA, SUFFIX
 from joma.checkpoints.formats.folders import GATHER_RANKS, are_slices, check_whole, rank_in, weight_files
 from joma.checkpoints.formats.readers import GgufShard, PickledShard, SafetensorsShard
 from joma.checkpoints.formats.shard import Room, Shard, TensorEntry
@@ -98,7 +100,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     In a folder the files are those that ``from_pretrained`` takes: model.safetensors, else the shards of its
     index, else the same of pytorch_model.bin; then files of other names, safetensors first. A shard that the
     index does not name is not read, and what only training needs (optimizer, scheduler, random state) is not
-    taken for weights.
+    taken for weights. What many processes saved together, there or in a folder below (``.metadata`` and
+    ``.distcp`` files of PyTorch, the states of DeepSpeed), is gathered matrix by matrix.
 
     Damage is told where it shows: a header that contradicts itself or the file's size, a missing shard,
     an archive without its directory. safetensors and GGUF carry no checksums, and those of .bin files may be
@@ -114,6 +117,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
             f"{path} does not exist; give a folder or file of weights (a model of a hub must be "
             "downloaded first: huggingface-cli download NAME --local-dir FOLDER)."
         )
+    if path.name == METADATA:
+        path = path.parent
     if path.is_file():
         if path.name.endswith(".index.json"):
             return Checkpoint(path.parent, _shards_of_index(path), _config(path.parent))
@@ -123,6 +128,9 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
             sizes = _config(path.parent) or _config(path.parent, "params.json")
             check_whole(path, shards[0], [open_shard(file) for file in sorted(beside)], sizes)
         return Checkpoint(path, shards, _config(path.parent))
+    if gathered := gathered_shards(path):
+        beside = gathered[0].path.parent
+        return Checkpoint(path, gathered, _config(path) or _config(beside) or _config(beside.parent))
     for single in _SINGLE:
         if (path / single).is_file():
             return Checkpoint(path, [open_shard(path / single)], _config(path))
@@ -146,16 +154,6 @@ def _files_of(folder: Path) -> list[Path]:
             return _gguf_parts(files[0])
         if files:
             return files
-    if any(folder.rglob("*.distcp")):
-        raise InputError(
-            f"{folder} is a distributed checkpoint of PyTorch (.distcp); convert it first: "
-            "python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt"
-        )
-    if any(folder.rglob("*_model_states.pt")) or (folder / "zero_to_fp32.py").is_file():
-        raise InputError(
-            f"{folder} is a sharded checkpoint of DeepSpeed; gather it first: python zero_to_fp32.py FOLDER "
-            "OUTPUT"
-        )
     if any(folder.rglob("model_optim_rng.pt")) or any(folder.rglob("mp_rank_*")):
         raise InputError(
             f"{folder} is a checkpoint of Megatron, sharded over ranks; convert it to the Hugging Face "
@@ -225,6 +223,8 @@ def open_shard(path: Path) -> Shard:
         InputError: no file of weights, no regular file, or one that is damaged or would run code.
     """
     regular(path)
+    if path.suffix == SUFFIX:
+        raise InputError(f"{path} is one of the files of a distributed checkpoint; give their folder.")
     kind = kind_of(path)
     if kind == "safetensors":
         return SafetensorsShard(path)

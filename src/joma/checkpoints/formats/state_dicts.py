@@ -20,6 +20,8 @@ from joma.checkpoints.formats.unpickling import Inert
 
 _STATE_KEYS = ("state_dict", "model_state_dict", "model", "module", "net")
 _DEEPEST = 12
+_FROZEN = "frozen_param_fragments"
+"""DeepSpeed's second copy of the parameters that are not trained."""
 _Tensors = dict[str, Tensor]
 _Path = tuple[str, ...]
 
@@ -153,4 +155,4 @@ def _rank(path: _Path) -> int:
 
 
 def _of_training(path: _Path) -> bool:
-    return any("optim" in key.lower() for key in path)
+    return any("optim" in key.lower() or key == _FROZEN for key in path)

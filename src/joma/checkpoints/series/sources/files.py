@@ -36,8 +36,8 @@ def why_none(names: Collection[str]) -> str:
         return "holds an adapter alone; merge it into its model (peft: merge_and_unload) and save that"
     if any(name.endswith(".distcp") for name in names):
         return (
-            "is a distributed checkpoint of PyTorch; gather it with: python -m "
-            "torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt"
+            "is a distributed checkpoint of PyTorch, which joma reads from a folder of this machine; "
+            "download it (hf download NAME --revision REVISION --local-dir FOLDER) and give its folder"
         )
     if any(re.search(r"(zero_pp_rank|mp_rank)_\d+", name) for name in names):
         return "holds the shards of a DeepSpeed run; gather them with its zero_to_fp32.py"

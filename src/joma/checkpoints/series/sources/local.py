@@ -14,6 +14,7 @@ from joma.checkpoints.adapters import ADAPTER_FILES, SETTINGS, is_adapter, open_
 from joma.checkpoints.checkpoint import kind_of, open_checkpoint
 from joma.checkpoints.effective import Weight
 from joma.checkpoints.families.sizes import Config
+from joma.checkpoints.formats.distributed.find import gathered_files
 from joma.checkpoints.formats.folders import SUFFIXES, weight_files
 from joma.checkpoints.series.alike import signature
 from joma.checkpoints.series.members import Member, Note, counted_alike, in_lines
@@ -118,6 +119,7 @@ class LocalSeries(Series):
             files = [path / file for file in weight_files([one for one in inside if "/" not in one])]
             if not files and is_adapter(path):
                 files = [path / file for file in (*ADAPTER_FILES, SETTINGS) if file in inside]
+            files = gathered_files(path) or files
             if not files:
                 self.notes.append(Note("unreadable", name, f"{name} {why_none(inside)}", lost=True))
                 return

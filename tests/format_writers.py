@@ -1,0 +1,238 @@
+"""Writes checkpoints of many processes by the libraries that save them, each with the same weights beside it.
+
+``python tests/format_writers.py KIND FOLDER`` runs in an environment with that library and without joma: two
+processes of gloo write FOLDER/saved, and FOLDER/whole.safetensors are the weights in one file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
+from torch import Tensor, distributed, nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
+
+RANKS = 2
+WIDTH, HIDDEN, LAYERS, VOCABULARY = 24, 40, 2, 50
+
+
+class _Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+
+
+class _Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w1, self.w3 = (nn.Linear(WIDTH, HIDDEN, bias=False) for _ in range(2))
+        self.w2 = nn.Linear(HIDDEN, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.w2(nn.functional.silu(self.w1(x)) * self.w3(x))
+        return out
+
+
+class _Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.feed_forward = _Attention(), _Mlp()
+        self.ffn_norm = nn.RMSNorm(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        own = self.attention
+        mixed = own.wo(own.wq(x).softmax(-1) * own.wk(x).sigmoid() * own.wv(x))
+        out: Tensor = x + mixed + self.feed_forward(self.ffn_norm(x))
+        return out
+
+
+class Decoder(nn.Module):
+    """The names of torchtitan's Llama; sides that two ranks do not share evenly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tok_embeddings = nn.Embedding(VOCABULARY + 1, WIDTH)
+        self.layers = nn.ModuleDict({str(i): _Block() for i in range(LAYERS)})
+        self.norm = nn.RMSNorm(WIDTH)
+        self.output = nn.Linear(WIDTH, VOCABULARY + 1, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits, (batch, positions, vocabulary)."""
+        x = self.tok_embeddings(tokens)
+        for block in self.layers.values():
+            x = block(x)
+        out: Tensor = self.output(self.norm(x))
+        return out
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 2) -> None:
+    """A few steps on random tokens."""
+    for step in range(steps):
+        tokens = torch.randint(VOCABULARY, (4, 8), generator=torch.Generator().manual_seed(step))
+        loss = model(tokens).logsumexp(-1).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def save_whole(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """The weights in one file."""
+    plain = {
+        name: (one.full_tensor() if hasattr(one, "full_tensor") else one).detach().clone().contiguous()
+        for name, one in tensors.items()
+    }
+    if not distributed.is_initialized() or distributed.get_rank() == 0:
+        save_file(plain, folder / "whole.safetensors")
+
+
+def _trained() -> tuple[nn.Module, torch.optim.Optimizer]:
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    model = Decoder()
+    mesh = distributed.init_device_mesh("cpu", (RANKS,))
+    for block in model.layers.values():
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    train(model, optimizer)
+    return model, optimizer
+
+
+def write_torchtitan(folder: Path) -> None:
+    """FSDP2: the model's keys at the top, the optimizer's under their own."""
+    model, optimizer = _trained()
+    state = get_model_state_dict(model)
+    optimizers = get_optimizer_state_dict(model, optimizer)
+    dcp.save({**state, "optimizer": optimizers, "train_state": {"step": 2}}, checkpoint_id=folder / "saved")
+    save_whole(folder, state)
+
+
+def write_accelerate(folder: Path) -> None:
+    """FSDP2 through accelerate's folders: one for the model, one for the optimizer."""
+    model, optimizer = _trained()
+    state = get_model_state_dict(model)
+    saved = folder / "saved"
+    dcp.save({"model": state}, checkpoint_id=saved / "pytorch_model_fsdp_0")
+    dcp.save({"optimizer": get_optimizer_state_dict(model, optimizer)}, checkpoint_id=saved / "optimizer_0")
+    save_whole(folder, state)
+
+
+def write_mesh(folder: Path) -> None:
+    """Matrices cut along both axes: rows over one rank group, columns over the other."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    torch.manual_seed(0)
+    mesh = distributed.init_device_mesh("cpu", (RANKS,))
+    whole = {name: one.detach() for name, one in Decoder().named_parameters()}
+    state = {
+        name: distribute_tensor(one, mesh, [Shard(number % one.ndim)])
+        for number, (name, one) in enumerate(whole.items())
+    }
+    dcp.save({"model": state}, checkpoint_id=folder / "saved" / "model_and_optim")
+    save_whole(folder, whole)
+
+
+def write_fsdp1(folder: Path) -> None:
+    """FSDP's first version, with its sharded state."""
+    from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
+
+    torch.manual_seed(0)
+    whole = {name: one.detach().clone() for name, one in Decoder().state_dict().items()}
+    torch.manual_seed(0)
+    model = FullyShardedDataParallel(Decoder(), device_id=torch.device("cpu"))
+    with FullyShardedDataParallel.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        dcp.save({"model": model.state_dict()}, checkpoint_id=folder / "saved")
+    save_whole(folder, whole)
+
+
+def _write_deepspeed(folder: Path, stage: int, dtype: str = "bf16") -> None:
+    """DeepSpeed's engine after two steps; its own tool gathers what is beside (stages 1, 2: the module)."""
+    import deepspeed
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+    torch.manual_seed(0)
+    model = Decoder()
+    model.layers["0"].attention.wo.weight.requires_grad_(False)
+    decay = [p for p in model.parameters() if p.ndim > 1 and p.requires_grad]
+    plain = [p for p in model.parameters() if p.ndim == 1]
+    groups = [{"params": decay, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
+    config = {
+        "train_micro_batch_size_per_gpu": 4,
+        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+        "zero_allow_untested_optimizer": True,
+        dtype: {"enabled": dtype != "fp32"},
+    }
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=torch.optim.AdamW(groups, lr=1e-2), config=config
+    )
+    for step in range(2):
+        tokens = torch.randint(VOCABULARY, (4, 8), generator=torch.Generator().manual_seed(step))
+        engine.backward(engine(tokens).logsumexp(-1).float().mean())
+        engine.step()
+    engine.save_checkpoint(str(folder / "saved"))
+    distributed.barrier()
+    if stage == 3:
+        whole = get_fp32_state_dict_from_zero_checkpoint(str(folder / "saved"))
+    else:
+        whole = engine.module.state_dict()
+    save_whole(folder, whole)
+
+
+def write_deepspeed_1(folder: Path) -> None:
+    """ZeRO stage 1 in bfloat16."""
+    _write_deepspeed(folder, 1)
+
+
+def write_deepspeed_2(folder: Path) -> None:
+    """ZeRO stage 2 in float32."""
+    _write_deepspeed(folder, 2, "fp32")
+
+
+def write_deepspeed_3(folder: Path) -> None:
+    """ZeRO stage 3 in bfloat16: the weights lie in pieces among the optimizer's state."""
+    _write_deepspeed(folder, 3)
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "torchtitan": write_torchtitan,
+    "accelerate": write_accelerate,
+    "mesh": write_mesh,
+    "fsdp1": write_fsdp1,
+    "deepspeed_1": write_deepspeed_1,
+    "deepspeed_2": write_deepspeed_2,
+    "deepspeed_3": write_deepspeed_3,
+}
+
+
+def _write(rank: int, kind: str, folder: str, meeting: str) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(RANKS),
+        "DS_ACCELERATOR": "cpu",
+    }
+    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=RANKS)
+    try:
+        WRITERS[kind](Path(folder))
+        distributed.barrier()
+    finally:
+        distributed.destroy_process_group()
+
+
+def write(kind: str, folder: Path) -> None:
+    """Write one kind by two processes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as place:
+        torch.multiprocessing.spawn(_write, (kind, str(folder), f"{place}/meeting"), nprocs=RANKS)
+
+
+if __name__ == "__main__":
+    write(sys.argv[1], Path(sys.argv[2]))
