@@ -93,11 +93,12 @@ class EntropyTerm:
     own: list[float] = field(default_factory=list)
 
     def of(self, calls: Sequence[Mapping[str, Any]]) -> Tensor:
-        """The term, on what a step's calls attended with.
+        """The term, on what a step's calls attended with; calls without a gradient are left out.
 
         Raises:
             InputError: the step called no attention that is seen.
         """
+        calls = [call for call in calls if call["query"].requires_grad or call["key"].requires_grad]
         if not calls:
             raise InputError(
                 f"branch: {self.way} sees no attention in the training step; let the model call "
