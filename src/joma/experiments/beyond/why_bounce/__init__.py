@@ -61,7 +61,7 @@ class WhyBounce(TrainsDecoders):
 
     title = "Interventions at the dip of a decoder's attention entropy: what makes the bounce"
     reproduces = "JoMA Fig. 6 (a question to it)"
-    cost = {"second-text": "3 min", "words": "1 h", "paper": "days"}
+    cost = {"quick": "3 min", "second-text": "3 min", "words": "1 h", "paper": "days"}
     presets = {
         "quick": {},
         "second-text": {"corpus": "python-reference"},

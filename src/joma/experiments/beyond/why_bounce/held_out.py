@@ -14,6 +14,7 @@ from joma.data.text import TokenText, validation_windows
 from joma.experiments.beyond.why_bounce import WhyBounce
 from joma.instruments.branch.entropy import attention_calls
 from joma.measures.attention.entropy import attention_entropy
+from joma.measures.entropy import entropy_of_probabilities
 from joma.models.decoder import Decoder
 
 FREQUENCIES = ("frequent", "middle", "rare")
@@ -37,21 +38,23 @@ class HeldOutWindows:
         thirds[order] = np.minimum(3 * before // max(counts.sum(), 1), 2)
         self.third_of = torch.from_numpy(thirds)
 
-    def top_entropies(self, model: Decoder, scale: float = 1.0) -> Tensor:
-        """Entropy (windows, heads, length), nats, of the top layer's attention; it can be differentiated.
-
-        ``scale`` multiplies the logits.
-        """
+    def top_entropies(self, model: Decoder) -> Tensor:
+        """Entropy (windows, heads, length), nats, of the top layer's attention; it can be differentiated."""
         with evaluation(model), attention_calls(model) as calls:
             model.hidden_states(self.inputs)
-        call = calls[-1]
-        width = call["query"].shape[-1]
-        return attention_entropy(**call, scale=scale * width**-0.5, differentiable=True).entropy
+        return attention_entropy(**calls[-1], differentiable=True).entropy
 
     @torch.no_grad()
-    def mean_entropy(self, model: Decoder, scale: float = 1.0) -> float:
+    def entropies(self, model: Decoder) -> Tensor:
+        """The same without a gradient, of the probabilities as they are."""
+        seen: dict[int, Tensor] = {}
+        with evaluation(model):
+            model.hidden_states(self.inputs, lambda layer, p: seen.update({layer: p}))
+        return entropy_of_probabilities(seen[len(model.layers) - 1])
+
+    def mean_entropy(self, model: Decoder) -> float:
         """The mean entropy of the top layer's attention over all rows, nats."""
-        return float(self.top_entropies(model, scale).mean(dtype=torch.float64))
+        return float(self.entropies(model).mean(dtype=torch.float64))
 
     @torch.no_grad()
     def top_logits(self, model: Decoder) -> Tensor:
@@ -65,7 +68,7 @@ class HeldOutWindows:
     @torch.no_grad()
     def measure(self, model: Decoder) -> dict[str, float]:
         """Entropy, that of queries of each frequency, and the losses by kind of target, in nats."""
-        entropy = self.top_entropies(model).mean(1)
+        entropy = self.entropies(model).mean(1)
         kinds = self.third_of[self.inputs]
         found = {"entropy": float(entropy.mean(dtype=torch.float64))}
         found |= {

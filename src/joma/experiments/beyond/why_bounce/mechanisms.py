@@ -11,6 +11,7 @@ from torch import Tensor
 from joma.experiments.beyond.why_bounce.held_out import HeldOutWindows
 from joma.experiments.beyond.why_bounce.sets import parameter_sets, put
 from joma.instruments.branch.training import State
+from joma.measures.entropy import entropy_of_logits
 from joma.models.decoder import Decoder
 
 SALIENT = 0.5
@@ -70,13 +71,12 @@ class Stages:
     def scale_share(self) -> tuple[float, float]:
         """Share of the rise lost with logits scaled to the dip's spread; the end's spread over the dip's."""
         low, end = self.entropy(self.dip), self.end()
-        put(self.model, self.state, self.dip)
-        spread = _spread(self.held_out.top_logits(self.model))
+        spread = _spread(self._logits(self.dip))
         scaled, ratios = [], []
         for step in self.last:
-            put(self.model, self.state, step)
-            ratios.append(_spread(self.held_out.top_logits(self.model)) / spread)
-            scaled.append(self.held_out.mean_entropy(self.model, 1 / ratios[-1]))
+            logits = self._logits(step)
+            ratios.append(_spread(logits) / spread)
+            scaled.append(float(entropy_of_logits(logits / ratios[-1]).mean(dtype=torch.float64)))
         return float((end - np.mean(scaled)) / (end - low)), float(np.mean(ratios))
 
     def average_share(self) -> float:
@@ -97,9 +97,12 @@ class Stages:
             back.append(_mass(at_end, _salient(at_end)) - _mass(at_dip, _salient(at_end)))
         return float(np.mean(lost)), float(np.mean(back))
 
-    def _attention(self, step: int) -> Tensor:
+    def _logits(self, step: int) -> Tensor:
         put(self.model, self.state, step)
-        return self.held_out.top_logits(self.model).softmax(-1)
+        return self.held_out.top_logits(self.model)
+
+    def _attention(self, step: int) -> Tensor:
+        return self._logits(step).softmax(-1)
 
 
 def _spread(logits: Tensor) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import pandas as pd
 
@@ -74,24 +74,24 @@ class TrainedDecoder:
         """Of the experiment."""
         return self.decoders.settings
 
-    @property
+    @cached_property
     def entropies(self) -> pd.Series[float]:
         """Step -> entropy of the twin."""
         own: pd.Series[float] = self.twin[self.twin["metric"] == "entropy"].set_index("step")["value"]
         return own
 
-    @property
+    @cached_property
     def last(self) -> tuple[int, ...]:
         """The steps that are the end."""
         return tuple(self.settings.measured_steps()[-LAST:])
 
-    @property
+    @cached_property
     def dip(self) -> int:
         """The step of the lowest smoothed entropy."""
         level = pd.Series(smooth(self.entropies.to_numpy(), 3), index=self.entropies.index)
         return int(level[self.settings.possible_dips()].idxmin())
 
-    @property
+    @cached_property
     def rise(self) -> float:
         """From the dip to the end, nats."""
         return float(self.entropies[[*self.last]].mean() - self.entropies[self.dip])
@@ -114,7 +114,7 @@ class TrainedDecoder:
         }
         return [{"table": "bounces", "metric": metric, "value": float(v)} for metric, v in found.items()]
 
-    @property
+    @cached_property
     def dip_to_end(self) -> tuple[float, float]:
         """The entropies of dip and end, nats."""
         return float(self.entropies[self.dip]), float(self.entropies[[*self.last]].mean())
