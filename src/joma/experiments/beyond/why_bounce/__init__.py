@@ -44,7 +44,7 @@ class WhyBounce(TrainsDecoders):
     rate, with the entropy held, brought forward or, from earlier on, kept above what it rises to. Without
     training, sets of parameters of the end are put back to the dip, and those of the dip are replaced by
     those of the end. Along the whole training the entropy's change is divided among the sets, to first
-    order along each update (gradient at its midpoint).
+    order (every two updates the gradient at the middle, times their sum).
 
     ``predictions`` says what each candidate mechanism predicts; it was committed before the judged run, in
     the commit that ``predicted_in`` names. A verdict rests on the 95 % interval over seeds: where it lies
@@ -105,7 +105,8 @@ class WhyBounce(TrainsDecoders):
     dropout: float = redefine(0.0, "dropout")
     batch: int = redefine(16, "batch")
     measure_every: int = redefine(20, "measure_every")
-    windows: int | None = redefine(40, "windows")
+    windows: int | None = redefine(24, "windows")
+    divide_every: int = setting(2, "updates whose sum is divided among the sets at once", at_least=1)
     times: tuple[str, ...] = setting(
         ("dip",), "when sets are frozen: at the dip, a quarter of the way before or after it", choices=TIMES
     )
@@ -113,7 +114,7 @@ class WhyBounce(TrainsDecoders):
         tuple(f"{name}: {words}" for name, words in PREDICTIONS.items()),
         "what each mechanism predicts, fixed before the judged run",
     )
-    predicted_in: str = setting("", "commit of the predictions, before the judged run")
+    predicted_in: str = setting("b06773c2cf71", "commit of the predictions, before the judged run")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,6 +122,11 @@ class WhyBounce(TrainsDecoders):
             raise InputError(
                 f"why_bounce: {self.steps} steps measured every {self.measure_every} leave "
                 f"{len(self.possible_dips())} steps where the dip may be; measure more often."
+            )
+        if self.measure_every % self.divide_every:
+            raise InputError(
+                f"why_bounce: measure_every = {self.measure_every} is no multiple of divide_every = "
+                f"{self.divide_every}, so that dip and end would not be seen; choose one."
             )
         if "dip" not in self.times:
             raise InputError("why_bounce: times must have 'dip' among them; the shares are those at the dip.")

@@ -14,9 +14,9 @@ from joma.models.decoder import Decoder
 
 
 class Forces:
-    """Divides every update's change of the entropy among sets of parameters, to first order.
+    """Divides the entropy's change among sets of parameters, to first order along what they moved.
 
-    The gradient is taken at the midpoint of the update, so that what is left over is of third order in it.
+    The gradient is taken at the midpoint of the move, so that what is left over is of third order in it.
     """
 
     def __init__(self, held_out: HeldOutWindows, model: Decoder) -> None:
@@ -26,10 +26,10 @@ class Forces:
         self.between = copy.deepcopy(model).eval()
         self.last: dict[str, Tensor] = {}
         self.changes: list[dict[str, float]] = []
-        """Of every update: set -> nats."""
+        """Of every move: set -> nats."""
 
     def advance(self, model: Decoder) -> None:
-        """Call it at every step, before its update: what the update before did is divided."""
+        """Divide what the updates since the last call did."""
         now = {name: one.detach().clone() for name, one in model.named_parameters()}
         if self.last:
             self.changes.append(self._divide(now))

@@ -76,8 +76,7 @@ class HeldOutWindows:
             for number, name in enumerate(FREQUENCIES)
         }
         with evaluation(model):
-            logits = model(self.inputs)
-        each = functional.cross_entropy(logits.mT, self.targets, reduction="none")
+            each = losses_of_tokens(model(self.inputs), self.targets)
         return found | self.losses(each, self.targets, "held-out")
 
     def losses(self, each: Tensor, targets: Tensor, text: str) -> dict[str, float]:
@@ -91,6 +90,12 @@ class HeldOutWindows:
             f"{text}, {name}": float(each.detach()[which].mean(dtype=torch.float64))
             for name, which in chosen.items()
         }
+
+
+def losses_of_tokens(logits: Tensor, targets: Tensor) -> Tensor:
+    """The loss of every token (windows, length), nats."""
+    each = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+    return each.view(targets.shape)
 
 
 @contextmanager

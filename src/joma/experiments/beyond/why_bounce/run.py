@@ -131,7 +131,7 @@ class TrainedDecoder:
 
     def of_forces(self, forces: Forces) -> Rows:
         """Nats by set, from the start to the dip and from the dip to the end."""
-        falls = pd.DataFrame(forces.changes[: self.dip]).sum().to_dict()
+        falls = self._course(forces).loc[self.dip].to_dict()
         return [
             {"table": "forces", "set": str(name), "phase": phase, "value": float(value)}
             for phase, found in (("fall", falls), ("rise", self._sum_of(forces, self.dip)))
@@ -140,10 +140,15 @@ class TrainedDecoder:
 
     def _sum_of(self, forces: Forces, begin: int) -> dict[str, float]:
         """Set -> nats from a step to the end, which is a mean over the last measured steps."""
-        course = pd.DataFrame(forces.changes).cumsum()
-        course = pd.concat([course.iloc[:1] * 0.0, course], ignore_index=True)  # row s: up to step s
+        course = self._course(forces)
         gained = course.loc[[*self.last]].mean() - course.loc[begin]
         return {str(name): float(value) for name, value in gained.items()}
+
+    def _course(self, forces: Forces) -> pd.DataFrame:
+        """Nats by set, from the start to each step at which they were divided."""
+        course = pd.DataFrame(forces.changes).cumsum()
+        course.index = (course.index + 1) * self.settings.divide_every
+        return pd.concat([pd.DataFrame(0.0, [0], course.columns), course])
 
     def of_mechanisms(self) -> Rows:
         """The numbers of the predictions that need no branch."""

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.optim import Optimizer
 
 from joma.data.text import Batches, TokenText
 from joma.experiments.beyond.why_bounce import WhyBounce
 from joma.experiments.beyond.why_bounce.forces import Forces
-from joma.experiments.beyond.why_bounce.held_out import HeldOutWindows
+from joma.experiments.beyond.why_bounce.held_out import HeldOutWindows, losses_of_tokens
 from joma.instruments.branch.interventions import Intervention
 from joma.instruments.branch.training import State, Trainer
 from joma.models.decoder import Decoder
@@ -75,17 +74,17 @@ class Course:
     held_out: HeldOutWindows
     every: int
     next_step: int = 0
-    divides: bool = False
-    """Whether the entropy's change is divided among the sets of parameters."""
+    divide_every: int = 0
+    """Steps after which the entropy's change is divided among the sets of parameters; 0: never."""
     forces: Forces | None = None
     rows: list[dict[str, float | str]] = field(default_factory=list)
 
     def __call__(self, model: Decoder, batch: Batch) -> dict[str, Tensor | float]:
         """The loss, and at measured steps what was measured before the update."""
         inputs, targets = batch
-        each = functional.cross_entropy(model(inputs).mT, targets, reduction="none")
+        each = losses_of_tokens(model(inputs), targets)
         found: dict[str, Tensor | float] = {"loss": each.mean()}
-        if self.divides:
+        if self.divide_every and self.next_step % self.divide_every == 0:
             self.forces = self.forces or Forces(self.held_out, model)
             self.forces.advance(model)
         if self.next_step % self.every == 0:
@@ -102,7 +101,7 @@ class Course:
 def train_twin(decoders: Decoders, held_out: HeldOutWindows) -> tuple[pd.DataFrame, Forces, dict[int, State]]:
     """The training that nothing is done to: its measurements, its forces, its states where a dip may be."""
     settings = decoders.settings
-    course = Course(held_out, settings.measure_every, divides=True)
+    course = Course(held_out, settings.measure_every, divide_every=settings.divide_every)
     steps = settings.measured_steps()
     kept = {*settings.possible_dips(), 0, settings.steps}
     states = Trainer(decoders.make, course, decoders.seed).states(kept, steps)  # type: ignore[arg-type]
