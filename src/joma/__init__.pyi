@@ -19,6 +19,7 @@ from joma.instruments.branch.branch import branch as branch
 from joma.instruments.monitor.alarms.telling import StopTraining as StopTraining
 from joma.instruments.monitor.monitor import Monitor as Monitor
 from joma.instruments.neurons.probe import NeuronsResult as NeuronsResult
+from joma.instruments.probe.adapter import probe_adapter as probe_adapter
 from joma.instruments.probe.probe import ProbeResult as ProbeResult
 from joma.instruments.probe.probe import probe as probe
 from joma.instruments.reading.loading import load_model as load_model
