@@ -15,24 +15,22 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from joma.core.errors import InputError, JomaError
-from joma.core.files import user_path
 from joma.instruments.monitor.alarms.judge import Judge
 from joma.instruments.monitor.alarms.messages import Message
 from joma.instruments.monitor.alarms.telling import OnAlarm, StopTraining, Teller
-from joma.instruments.monitor.folder import Folder
+from joma.instruments.monitor.between import Between
 from joma.instruments.monitor.guard import Guard
 from joma.instruments.monitor.measuring.blocks import residual_blocks
 from joma.instruments.monitor.measuring.look import Look
 from joma.instruments.monitor.measuring.norms import GradientNorms, Scaler
 from joma.instruments.monitor.measuring.processes import Processes
-from joma.instruments.monitor.measuring.rows import RAW, frame, summary, tidy
+from joma.instruments.monitor.measuring.rows import BETWEEN, frame, summary, tidy
 from joma.instruments.monitor.measuring.weights import stable_ranks, why_sharded
-from joma.instruments.monitor.past import continue_past
+from joma.instruments.monitor.past import open_folder
 from joma.instruments.monitor.record import Record
 from joma.instruments.monitor.settings import RANKS_EVERY, STATISTICS, MonitorSettings, check
 from joma.instruments.monitor.sinks import Sink, Trackers, sink_of
 from joma.instruments.watch.measuring import check_statistics
-from joma.measures.change.detector import LEARNING, first_alarm
 
 __all__ = ["Monitor", "MonitorSettings", "StopTraining"]
 
@@ -130,16 +128,16 @@ class Monitor:
         self.processes = Processes(self._guard)
         self._sink = sink if self.processes.first else None
         self._teller = Teller(self._sink, on_alarm, on_state)
+        together = self.processes.together
+        self._between = Between(model, self._blocks, self._guard, reads=self.processes.first, waits=together)
         problem: JomaError | None = None
         if folder is not None and self.processes.first:
             facts = {"model": type(model).__name__, "statistics": list(self._statistics), "every": every}
             try:
-                # A loop may change its working directory.
-                self._record.folder = Folder.open(user_path(folder).absolute(), facts)
-                self._last = self._record.folder.last
-                self._judge, self.messages = continue_past(
-                    self._record.folder, self._judge, every, self._guard
+                self._judge, self.messages = open_folder(
+                    folder, facts, self._record, self._judge, self._guard
                 )
+                self._last = 0 if self._record.folder is None else self._record.folder.last
             except JomaError as error:
                 problem = error
                 self._record.release()
@@ -224,6 +222,7 @@ class Monitor:
             self._go_back(now)
         self._last = now
         self.note(now, loss=loss, grad_norm=grad_norm)
+        self._hear(self._between.step(now, self._judge))
         if self._due:
             self._take(now)
         self._open(now + 1)
@@ -277,8 +276,9 @@ class Monitor:
     def close(self) -> None:
         """Write what is pending, merge the folder's parts, leave the model as it was."""
         self._shut_look()
-        told: list[Message] = []
-        self._guard.attempt("the monitor", lambda: told.extend(self._keep(self._record.drain())))
+        rows, told = self._between.drain(self._judge)
+        rows = pd.concat([self._record.drain(), rows], ignore_index=True)
+        self._guard.attempt("the monitor", lambda: told.extend(self._keep(rows)))
         self._record.merge()
         self._record.keep_state(self._last, self._judge.as_state)
         self._tell(told)
@@ -288,17 +288,12 @@ class Monitor:
 
     def _say_when(self) -> None:
         """From which step on an alarm is possible; a warning where that is after the planned ones."""
-        if self.processes.first and (when := self._judge.possible_from(self._last + 1, self.every)):
-            if self._planned is None or when <= self._planned:
-                _log.info("joma: alarms are possible from step %d", when)
-                return
-            closer = max(1, self._planned // (4 * LEARNING))
-            self._guard.say(
-                "the monitor",
-                f"no change can be alarmed in {self._planned:,} steps: at a look each {self.every} "
-                f"steps alarms "
-                f"are possible from step {when:,}; with every={closer} from step {first_alarm(0, closer):,}.",
-            )
+        if self.processes.first:
+            in_time, words = self._judge.when_possible(self._last + 1, self.every, self._planned)
+            if not in_time:
+                self._guard.say("the monitor", words)
+            elif words:
+                _log.info("joma: %s", words)
 
     def _open(self, following: int) -> None:
         # Due on every process alike, whether its look opens or not: their looks are joined.
@@ -333,16 +328,21 @@ class Monitor:
         own: list[pd.DataFrame] = []
         self._guard.attempt("a look", lambda: own.append(self._record.drain()))
         self._guard.attempt("a look", lambda: own.append(self._rows_of_look(step)))
+        between, told = self._between.drain(self._judge)
         # Every process joins in, whatever went wrong in it, or the others would wait for it.
-        rows = self.processes.join(pd.concat(own, ignore_index=True) if own else frame([]))
-        told: list[Message] = []
+        rows = self.processes.join(pd.concat([*own, between], ignore_index=True))
         if self.processes.first:
             self._guard.attempt("the monitor", lambda: told.extend(self._judge_rows(step, rows)))
             self._record.keep_state(self._last, self._judge.as_state)
+        self._hear(told, together=True)
+
+    def _hear(self, told: list[Message], *, together: bool = False) -> None:
+        """Tell it; end the training where it says so. ``together``: every process has come here."""
         self._tell(told)
-        if self._teller.stops:
+        if self._teller.stops and (told or together):
             # One process decides for all: if one stopped alone, the others would wait for it.
-            stopper = self.processes.of_first(self._teller.stopper(told))
+            stopper = self._teller.stopper(told)
+            stopper = self.processes.of_first(stopper) if together else stopper
             if stopper is not None:
                 self.close()
                 raise StopTraining(stopper)
@@ -356,6 +356,7 @@ class Monitor:
         seen, problem = look.observations()
         if problem:
             self._guard.say("a look failed", problem)
+        self._between.search(seen)
         return tidy(step, seen)
 
     def _judge_rows(self, step: int, rows: pd.DataFrame) -> list[Message]:
@@ -365,7 +366,7 @@ class Monitor:
             self._guard.attempt("the stable ranks", lambda: ranks.append(self.ranks()))
             rows = pd.concat([rows, *ranks], ignore_index=True)
         told = self._keep(rows)
-        raw = rows["metric"].isin(RAW)
+        raw = rows["metric"].isin(BETWEEN)
         if not raw.all():
             looked_at = rows[~raw].reset_index(drop=True)
             told += self._judge.look(looked_at, self._rate)
@@ -386,6 +387,7 @@ class Monitor:
 
     def _go_back(self, step: int) -> None:
         self._record.cut(step)
+        self._between.forget(step)
         self.messages = [message for message in self.messages if message.step < step]
         self._looked = min(self._looked, step - 1)
         self._record.tell(self.messages)

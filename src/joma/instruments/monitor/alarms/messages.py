@@ -21,6 +21,8 @@ DEAD = 1e-6
 """Share of its input that a layer adds to the residual stream, below which it is said to be dead."""
 _ADVICE = {
     "attention_entropy": "normalise queries and keys (qk-norm), or lower the rate of W_Q and W_K",
+    "log_spectral_norm": "lower the rate of W_Q and W_K, normalise queries and keys (qk-norm), or clip them "
+    "(on_alarm='qk_clip')",
     "largest_logit": "normalise queries and keys (qk-norm), or clip W_Q and W_K until logits are below 100",
     "residual_rms": "lower the rate of the MLP and the output projections, or norm the residual stream",
     "residual_update": "look at its gradients: a gate that is shut, a scale of 0, or units that never fire",

@@ -1,0 +1,79 @@
+"""What a monitor reads between two looks, and when it says something of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from torch import nn
+
+from joma.instruments.monitor.alarms.judge import Judge
+from joma.instruments.monitor.alarms.messages import Message
+from joma.instruments.monitor.guard import Guard
+from joma.instruments.monitor.measuring.blocks import Block
+from joma.instruments.monitor.measuring.gauge import READ_EVERY, Gauge
+from joma.instruments.monitor.measuring.look import Observation
+from joma.instruments.monitor.measuring.rows import frame
+
+
+class Between:
+    """The weights' norms at every ``READ_EVERY``-th step, judged when they have come to the host.
+
+    Args:
+        model: whose weights.
+        blocks: of it.
+        guard: says what goes wrong.
+        reads: whether this process reads them: the first one does, since all have the same weights.
+        waits: whether they are judged at looks only, as where several processes look together.
+    """
+
+    def __init__(
+        self, model: nn.Module, blocks: Sequence[Block], guard: Guard, *, reads: bool, waits: bool
+    ) -> None:
+        self.gauge = Gauge(model, blocks)
+        self._guard = guard
+        self._reads, self._waits = reads, waits
+        self._kept: list[tuple[int, NDArray[np.float64]]] = []
+
+    def search(self, seen: Sequence[Observation]) -> None:
+        """Find the queries and keys of what a look saw."""
+        if self._reads:
+            self._guard.attempt("queries and keys", partial(self._search, seen))
+
+    def _search(self, seen: Sequence[Observation]) -> None:
+        if said := self.gauge.search(seen):
+            self._guard.say("queries and keys", said)
+
+    def step(self, step: int, judge: Judge) -> list[Message]:
+        """A step is done: read where its turn has come, and judge what is there."""
+        if self._reads and step % READ_EVERY == 0:
+            self._guard.attempt("queries and keys", partial(self.gauge.read, step))
+        return [] if self._waits else self._judge(judge, wait=False)
+
+    def drain(self, judge: Judge) -> tuple[pd.DataFrame, list[Message]]:
+        """All readings so far as rows, and what those that were not judged yet say."""
+        told = self._judge(judge, wait=True)
+        rows: list[pd.DataFrame] = []
+        kept, self._kept = self._kept, []
+        self._guard.attempt("queries and keys", lambda: rows.append(self.gauge.rows(kept)))
+        return rows[0] if rows else frame([]), told
+
+    def forget(self, step: int) -> None:
+        """Readings of this step and later ones: a run that went back takes them anew."""
+        self.gauge.forget(step)
+        self._kept = [one for one in self._kept if one[0] < step]
+
+    def _judge(self, judge: Judge, *, wait: bool) -> list[Message]:
+        told: list[Message] = []
+        for step, values in self.gauge.take(wait=wait):
+            self._kept.append((step, values))
+            self._guard.attempt(
+                "queries and keys",
+                lambda step=step, values=values: told.extend(  # type: ignore[misc]
+                    judge.norms(step, self.gauge.places, values)
+                ),
+            )
+        return told
