@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from dataclasses import astuple
 from functools import partial
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from torch import nn
+from torch.optim.optimizer import Optimizer
 
 from joma.instruments.monitor.alarms.judge import Judge
 from joma.instruments.monitor.alarms.messages import Message
@@ -16,7 +19,12 @@ from joma.instruments.monitor.guard import Guard
 from joma.instruments.monitor.measuring.blocks import Block
 from joma.instruments.monitor.measuring.gauge import READ_EVERY, Gauge
 from joma.instruments.monitor.measuring.look import Observation
-from joma.instruments.monitor.measuring.rows import frame
+from joma.instruments.monitor.measuring.products import Attended, attended_in
+from joma.instruments.monitor.measuring.rows import BETWEEN, frame, summary
+from joma.instruments.monitor.record import Record
+from joma.instruments.monitor.sinks import Destination
+
+_log = logging.getLogger("joma")
 
 
 class Between:
@@ -38,20 +46,29 @@ class Between:
         self._reads, self._waits = reads, waits
         self._kept: list[tuple[int, NDArray[np.float64]]] = []
 
-    def search(self, seen: Sequence[Observation]) -> None:
-        """Find the queries and keys of what a look saw."""
-        if self._reads:
-            self._guard.attempt("queries and keys", partial(self._search, seen))
+    def search(self, seen: Sequence[Observation], judge: Judge) -> None:
+        """Find the queries and keys of what a look saw, in every process: acts need them."""
+        if not self.gauge.searched:
+            attended = attended_in(seen)
+            judge.growth.attended = [list(astuple(one)) for one in attended]
+            self._guard.attempt("queries and keys", partial(self._search, attended))
 
-    def _search(self, seen: Sequence[Observation]) -> None:
-        if said := self.gauge.search(seen):
+    def _search(self, attended: Sequence[Attended]) -> None:
+        if said := self.gauge.search(attended):
             self._guard.say("queries and keys", said)
 
-    def step(self, step: int, judge: Judge) -> list[Message]:
+    def step(self, step: int, judge: Judge, optimizer: Optimizer | None) -> list[Message]:
         """A step is done: read where its turn has come, and judge what is there."""
+        told: list[Message] = []
+        if optimizer is not None and self._reads:
+            groups = optimizer.param_groups
+            self._guard.attempt("the optimizer", lambda: told.extend(judge.settings(step, groups)))
+        if self._reads and not self.gauge.searched and judge.growth.attended:  # a run that goes on
+            known = [Attended(*one) for one in judge.growth.attended]
+            self._guard.attempt("queries and keys", partial(self._search, known))
         if self._reads and step % READ_EVERY == 0:
             self._guard.attempt("queries and keys", partial(self.gauge.read, step))
-        return [] if self._waits else self._judge(judge, wait=False)
+        return told if self._waits else told + self._judge(judge, wait=False)
 
     def drain(self, judge: Judge) -> tuple[pd.DataFrame, list[Message]]:
         """All readings so far as rows, and what those that were not judged yet say."""
@@ -77,3 +94,26 @@ class Between:
                 ),
             )
         return told
+
+
+def judge_look(
+    step: int, rows: pd.DataFrame, record: Record, judge: Judge, sink: Destination | None, rate: float | None
+) -> list[Message]:
+    """Keep the rows of a look and of the steps before it, and hand its numbers on; what they say."""
+    told = [] if rows.empty else judge.losses(record.keep(rows))
+    between = rows["metric"].isin(BETWEEN)
+    if not between.all():
+        looked_at = rows[~between].reset_index(drop=True)
+        told += judge.look(looked_at, rate)
+        if sink is not None:
+            sink.write(step, summary(looked_at, rows[between]))
+    return told
+
+
+def say_when(judge: Judge, following: int, every: int, planned: int | None, guard: Guard) -> None:
+    """From which step on an alarm is possible; a warning where that is after the planned ones."""
+    in_time, words = judge.when_possible(following, every, planned)
+    if not in_time:
+        guard.say("the monitor", words)
+    elif words:
+        _log.info("joma: %s", words)

@@ -8,22 +8,25 @@ import pandas as pd
 
 from joma.core.claim import Claim, above, at_least, at_most, statements
 from joma.core.tables import rows
+from joma.experiments.beyond.alarm.intervals import share_bounds
 from joma.experiments.beyond.growth import Growth
 from joma.experiments.beyond.growth.kinds import BRANCHES, RAMP
-from joma.experiments.beyond.alarm.intervals import share_bounds
 
 FEWEST, FEWEST_FORECASTS = 59, 60
 """Bases from which on a bound of 5 % can be shown, and collapses of which forecasts are judged."""
 DOUBLED = "rate x2"
 STATEMENTS = statements(
     {
-        "growth.quiet": "joma.Monitor | in healthy runs of kinds that no constant was chosen on the growth of "
-        "W_Q^T W_K is told in at most 5 % of bases, by a rule that finds ramps",
-        "growth.doubled": "joma.Monitor | a doubled learning rate whose run stays healthy is told in at most 10 %",
-        "growth.detected": "joma.Monitor | of the runs that a ramp of the rates of W_Q and W_K damages at least "
-        "90 % are found, whatever the cadence of looks, by a rule that is quiet in healthy runs",
-        "growth.before": "joma.Monitor | in at least three quarters of them before the loss's onset, by such a rule",
-        "growth.lead": "joma.Monitor | its median lead on the loss's CUSUM is at least ten steps, by such a rule",
+        "growth.quiet": "joma.Monitor | in healthy runs of kinds that no constant was chosen on the growth "
+        "of W_Q^T W_K is told in at most 5 % of bases, by a rule that finds ramps",
+        "growth.doubled": "joma.Monitor | a doubled learning rate whose run stays healthy is told in at most "
+        "10 %, by a rule that finds ramps",
+        "growth.detected": "joma.Monitor | of the runs that a ramp of the rates of W_Q and W_K damages at "
+        "least 90 % are found, whatever the cadence of looks, by a rule that is quiet in healthy runs",
+        "growth.before": "joma.Monitor | at least three quarters of them are found before the loss's onset, "
+        "by such a rule",
+        "growth.lead": "joma.Monitor | the median lead on the loss's CUSUM is at least ten steps, by such a "
+        "rule",
         "growth.forecast": "joma.Monitor | of the forecast intervals of eight in ten, seven to nine hold",
     }
 )

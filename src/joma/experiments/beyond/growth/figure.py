@@ -13,8 +13,8 @@ from joma.experiments.beyond.growth.kinds import RAMP
 
 CAPTION = (
     "Left: the largest score of each run by how it was continued; from 1 on growth is told. "
-    "Right: the step of the alarm against that of the loss's onset in ramps of W_Q and W_K; above the line it "
-    "came first."
+    "Right: the step of the alarm against that of the loss's onset in ramps of W_Q and W_K; above the line "
+    "it came first."
 )
 
 

@@ -26,6 +26,9 @@ class GrowthAlarm:
     """Fed with one reading after the other; tells a growth once, and again after it has ended."""
 
     kind: Kind = "alarm"
+    level: float = 1.0
+    """Score from which on growth is told; another one where healthy runs set it."""
+    level_sure: str = ""
     state: GrowthState = field(default_factory=GrowthState)
     raised: int | None = None
     quiet: list[int] = field(default_factory=list)
@@ -34,6 +37,8 @@ class GrowthAlarm:
     """Of each head the step of its last look, and its largest logit there."""
     norms: dict[str, float] = field(default_factory=dict)
     """ln sigma_1 of each head at that look."""
+    attended: list[list[Any]] = field(default_factory=list)
+    """Where attentions were seen, so that a run that goes on need not look first."""
     largest: float = 0.0
     """The largest score of the run so far."""
 
@@ -61,9 +66,9 @@ class GrowthAlarm:
         score = growth.score if math.isfinite(growth.score) else 0.0
         self.largest = max(self.largest, score)
         if self.raised is not None:
-            self.raised = None if score < _REARMED else self.raised
+            self.raised = None if score < _REARMED * self.level else self.raised
             return []
-        if score < 1:
+        if score < self.level or (self.level != 1 and score == self.level):
             return []
         self.raised = step
         return [self._message(growth, places, keys[growth.head], float(values[growth.head]))]
@@ -78,7 +83,10 @@ class GrowthAlarm:
             f"the spectral norm of W_Q^T W_K grew {math.exp(growth.rise):.2f}-fold in {WINDOW} steps "
             f"(usual in this run: {math.exp(usual):.2f}-fold)"
         )
-        sure = "a rule whose false alarms were counted, not bounded: see the experiment growth"
+        sure = (
+            self.level_sure
+            or "a rule whose false alarms were counted, not bounded: see the experiment growth"
+        )
         if (ahead := self._forecast(growth, key, value)) is not None:
             what += f"; {ahead}"
         since = self.quiet[growth.head]
@@ -110,6 +118,7 @@ class GrowthAlarm:
             "quiet": self.quiet,
             "logits": {key: list(pair) for key, pair in self.logits.items()},
             "norms": self.norms,
+            "attended": self.attended,
             "largest": self.largest,
         }
 
@@ -125,6 +134,7 @@ class GrowthAlarm:
         self.raised, self.quiet = state["raised"], [int(step) for step in state["quiet"]]
         self.logits = {str(key): (int(step), float(value)) for key, (step, value) in state["logits"].items()}
         self.norms = {str(key): float(value) for key, value in state["norms"].items()}
+        self.attended = [list(one) for one in state["attended"]]
         self.largest = float(state["largest"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,8 +14,7 @@ from torch import Tensor, nn
 
 from joma.core.printing import one_line_of
 from joma.instruments.monitor.measuring.blocks import Block
-from joma.instruments.monitor.measuring.look import Observation
-from joma.instruments.monitor.measuring.products import QueryKey, attended_in, find_products
+from joma.instruments.monitor.measuring.products import Attended, QueryKey, find_products
 from joma.instruments.monitor.measuring.rows import COLUMNS, LOG_NORM, frame
 from joma.instruments.monitor.measuring.weights import why_sharded
 from joma.measures.ranks.head_products import first_vectors, follow_norms
@@ -56,9 +56,11 @@ class Gauge:
     _vectors: list[Tensor] = field(default_factory=list)
     _flying: list[_Reading] = field(default_factory=list)
 
-    def search(self, seen: Sequence[Observation]) -> str:
-        """Find the queries and keys of the attentions of a look; what to say of those that have none."""
-        attended = attended_in(seen)
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_flying": []}
+
+    def search(self, attended: Sequence[Attended]) -> str:
+        """Find the queries and keys of these attentions; what to say of those that have none."""
         if self.searched or not attended:
             return ""
         self.searched = True
