@@ -129,8 +129,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
             check_whole(path, shards[0], [open_shard(file) for file in sorted(beside)], sizes)
         return Checkpoint(path, shards, _config(path.parent))
     if gathered := gathered_shards(path):
-        beside = gathered[0].path.parent
-        return Checkpoint(path, gathered, _config(path) or _config(beside) or _config(beside.parent))
+        place = gathered[0].path.parent
+        return Checkpoint(path, gathered, _config(path) or _config(place) or _config(place.parent))
     for single in _SINGLE:
         if (path / single).is_file():
             return Checkpoint(path, [open_shard(path / single)], _config(path))

@@ -89,10 +89,9 @@ def _items(content: Any) -> Mapping[Any, Any] | None:
 
 
 def _mappings(content: Any, path: _Path, seen: set[int]) -> Iterator[tuple[_Path, _Tensors]]:
+    items = _items(content)
     if isinstance(content, list | tuple):  # of a model and its optimizer, of pairs of a name and a mapping
         items = {str(i): one for i, one in enumerate(content) if not isinstance(one, Tensor)}
-    else:
-        items = _items(content)
     if items is None or id(content) in seen or len(path) > _DEEPEST:
         return
     seen.add(id(content))
