@@ -208,13 +208,16 @@ def _stale(line: Sequence[Member]) -> list[Note]:
     newest = [
         line[int(np.flatnonzero(dates == date)[0])] if np.isfinite(date) else line[0] for date in latest
     ]
+    older: dict[str, list[str]] = {}
+    for a, b in zip(newest, line[1:], strict=False):
+        if b.date < a.date:
+            older.setdefault(a.name, []).append(b.name)
     return [
         Note(
             "stale",
-            b.name,
-            f"{b.name} is older by its date than {a.name} before it: perhaps left over from a run that was "
-            "restarted",
+            names[0],
+            f"{', '.join(names)} {'are' if len(names) > 1 else 'is'} older by date than {newer}, which "
+            "comes before: perhaps left over from a run that was restarted",
         )
-        for a, b in zip(newest, line[1:], strict=False)
-        if b.date < a.date
+        for newer, names in older.items()
     ]
