@@ -33,6 +33,8 @@ FAULTS = {
 """Word of a fault -> what it says."""
 OF_DIGITS = frozenset({"other type", "rounded"})
 """Faults of numbers that are the member's own to the rounding of a type that checkpoints are stored in."""
+OF_ALL = frozenset({"copy", "swapped members", "other run"})
+"""Faults of whole members."""
 UNREADABLE = frozenset({"unreadable", "missing file"})
 """Faults of members that cannot be opened."""
 

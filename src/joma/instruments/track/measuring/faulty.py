@@ -11,7 +11,7 @@ import pandas as pd
 
 from joma.checkpoints.series.alike import Key, matrices_by_key
 from joma.checkpoints.series.audit.audit import audit_series
-from joma.checkpoints.series.audit.faults import OF_DIGITS, UNREADABLE, Fault
+from joma.checkpoints.series.audit.faults import OF_ALL, OF_DIGITS, UNREADABLE, Fault
 from joma.checkpoints.series.members import Member, Note
 from joma.checkpoints.series.sources.source import Series, kept_of
 from joma.core.errors import DiskFullError, JomaError, RunDirectoryError, contain
@@ -52,6 +52,8 @@ class FaultyMembers:
         named = {name for one in self.of(member) if one.fault not in OF_DIGITS for name in one.tensors}
         if all(one.fault in OF_DIGITS for one in self.of(member)):
             return False
+        if any(one.fault in OF_ALL for one in self.of(member)):
+            return True
         try:
             weights, config = found.weights(member)
         except JomaError:  # a file that tells its tensors only when it has come whole
