@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 CONSTRAINTS := constraints.txt
 
-.PHONY: demo test test-all lint bench docs fuzz kills rates mutations package-check release-check lowest clean
+.PHONY: demo test test-all lint bench docs notebooks fuzz kills rates mutations package-check release-check lowest clean
 
 demo: $(VENV)/.installed
 	$(BIN)/joma demo --out joma-demo
@@ -52,7 +52,12 @@ docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/experiments.py
 	$(BIN)/python docs/findings.py
 	$(BIN)/python docs/claims.py
+	$(BIN)/python docs/gallery.py
 	$(BIN)/mkdocs build --strict
+
+# The notebooks of the site, run afresh: each within two minutes on two cores.
+notebooks: $(VENV)/.installed-notebooks
+	$(BIN)/python docs/notebooks.py
 
 # Wheel and sdist: contents, metadata, description; the wheel alone in an environment of its own, and what it runs.
 package-check: $(VENV)/.installed-dev
@@ -90,6 +95,10 @@ $(VENV)/.installed-long: $(VENV)/.installed-dev
 
 $(VENV)/.installed-docs: $(VENV)/.installed
 	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable '.[docs]'
+	touch $@
+
+$(VENV)/.installed-notebooks: $(VENV)/.installed
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable '.[notebooks]'
 	touch $@
 
 clean:

@@ -125,17 +125,22 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         shards = [open_shard(file) for file in _gguf_parts(path)]
         if rank_in(path.name) is not None:
             beside = [file for file in path.parent.iterdir() if are_slices(path.name, file.name)]
-            check_whole(path, shards[0], [open_shard(file) for file in sorted(beside)])
+            sizes = _config(path.parent) or _config(path.parent, "params.json")
+            check_whole(path, shards[0], [open_shard(file) for file in sorted(beside)], sizes)
         return Checkpoint(path, shards, _config(path.parent))
     if gathered := gathered_shards(path):
-        beside = gathered[0].path.parent
-        return Checkpoint(path, gathered, _config(path) or _config(beside) or _config(beside.parent))
+        place = gathered[0].path.parent
+        return Checkpoint(path, gathered, _config(path) or _config(place) or _config(place.parent))
     for single in _SINGLE:
         if (path / single).is_file():
             return Checkpoint(path, [open_shard(path / single)], _config(path))
         if (path / f"{single}.index.json").is_file():
             return Checkpoint(path, _shards_of_index(path / f"{single}.index.json"), _config(path))
-    return Checkpoint(path, [open_shard(file) for file in _files_of(path)], _config(path))
+    files = _files_of(path)
+    shards = [open_shard(file) for file in files]
+    if len(files) == 1 and rank_in(files[0].name) is not None:
+        check_whole(files[0], shards[0], [], _config(path) or _config(path, "params.json"))
+    return Checkpoint(path, shards, _config(path))
 
 
 def _files_of(folder: Path) -> list[Path]:
@@ -199,8 +204,8 @@ def _shards_of_index(index: Path) -> list[Shard]:
     return shards
 
 
-def _config(folder: Path) -> dict[str, Json] | None:
-    file = folder / "config.json"
+def _config(folder: Path, name: str = "config.json") -> dict[str, Json] | None:
+    file = folder / name
     if not file.is_file():
         return None
     text = read_bytes(file, LONGEST_CONFIG)

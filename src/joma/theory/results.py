@@ -212,7 +212,7 @@ RESULTS = (
         "entropy of a trained decoder dips and bounces",
         ("measures.bounce.bounce",),
         (),
-        ("fig6", "bounce_helps"),
+        ("fig6", "bounce_helps", "why_bounce"),
     ),
     Result(
         "JoMA Fig. 7",

@@ -13,8 +13,20 @@ from torch import Tensor
 
 import joma
 from joma.core.errors import InputError
+from joma.measures.attention import compiled as attention_compiled
+from joma.measures.attention import torch_threads
+from joma.measures.attention.received import attention as module
+from joma.measures.attention.received import compiled as received_compiled
+from joma.measures.attention.received import compiled_kernel
 
 NAMES = ("mass", "mean", "maximum", "value_mass", "removal_effect")
+
+
+@pytest.fixture(params=["compiled", "blocks"], autouse=True)
+def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every test on both ways, whatever the text's length."""
+    monkeypatch.setattr(attention_compiled, "FEWEST", 0 if request.param == "compiled" else math.inf)
+    return str(request.param)
 
 
 def qkv(batch: int, heads: int, groups: int, rows: int, keys: int, seed: int = 0, width: int = 16) -> Any:
@@ -243,3 +255,70 @@ def test_without_values_and_with_bad_ones_it_says_so() -> None:
             joma.received_attention(query, key, **keywords)
     with pytest.raises(InputError, match="NaN or infinite"):
         joma.received_attention(query, key.clone().fill_(math.inf))
+
+
+def key_sums(
+    monkeypatch: pytest.MonkeyPatch, threads: int = 1, **given: Any
+) -> tuple[list[bool], joma.ReceivedAttention]:
+    """Whether the kernel served each call, and what it found; nothing is computed again."""
+    served = []
+
+    def seen(*arguments: Any) -> Any:
+        found = received_compiled.compiled_key_sums(*arguments)
+        served.append(found is not None)
+        return found
+
+    monkeypatch.setattr(module, "compiled_key_sums", seen)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = joma.received_attention(causal=True, tolerance=math.inf, **given)
+    finally:
+        torch.set_num_threads(before)
+    return served, found
+
+
+@pytest.mark.parametrize("width", [1, 7, 64])
+def test_the_kernel_serves_long_texts(route: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of several chunks, keys of several strips, widths that fill no panel: as the definition has it."""
+    random = torch.Generator().manual_seed(width)
+    shapes = {"query": (1, 4, 110, width), "key": (1, 2, 1100, width), "value": (1, 2, 1100, width)}
+    given = {name: torch.randn(*shape, generator=random) for name, shape in shapes.items()}
+    served, found = key_sums(monkeypatch, **given)
+    assert served == [route == "compiled"]
+    if width < 64:
+        agrees(found, brute(**given, keep=visible(110, 1100, causal=True)))
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_threads_change_no_bit(route: str, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    query, key, value = qkv(2, 4, 2, 300, 300)
+    if not own:
+        monkeypatch.setattr(torch_threads, "torch_parallel", lambda: None)
+    given = {"query": query, "key": key, "value": value}
+    _, one = key_sums(monkeypatch, **given)
+    _, more = key_sums(monkeypatch, threads=3 if route == "compiled" else 1, **given)
+    for name in NAMES:
+        assert torch.equal(one[name], more[name]), name
+
+
+def test_a_kernel_that_is_wrong_or_missing_is_not_used(route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert received_compiled._agrees(compiled_kernel)
+    right = compiled_kernel.key_sums
+    monkeypatch.setattr(compiled_kernel, "key_sums", lambda *a: right(*a) * 1.001)
+    assert not received_compiled._agrees(compiled_kernel)
+    monkeypatch.setattr(received_compiled, "_kernel", lambda: None)
+    query, key, value = qkv(1, 4, 2, 70, 70)
+    served, found = key_sums(monkeypatch, query=query, key=key, value=value)
+    assert served == [False]
+    agrees(found, brute(query, key, value, visible(70, 70, causal=True)))
+
+
+def test_a_row_whose_other_keys_underflow_is_computed_again(route: str) -> None:
+    """At 2^-100 float32 holds the second key and not those below it."""
+    query, key, value = qkv(1, 1, 1, 60, 60)
+    key[0, 0, 0] = query.mean(2)[0, 0] * 100
+    query[0, 0] = query.mean(2)[0, 0]
+    found = joma.received_attention(query, key, value, causal=True)
+    assert found.redone == 1
+    agrees(found, brute(query, key, value, visible(60, 60, causal=True)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
+import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from joma.checkpoints.formats.shard import ABSENT, Room, Shard, TensorEntry
-from joma.checkpoints.formats.state_dicts import counts_of, state_of
+from joma.checkpoints.formats.state_dicts import counts_of, holds_arrays, state_of
 from joma.checkpoints.formats.unpickling import HostileError, content_of
 from joma.core.errors import InputError
 from joma.core.files import Json, parse_json
@@ -44,6 +45,7 @@ SAFETENSORS_TYPES = {
 }
 _LONGEST_PICKLE = 64 << 20
 """Bytes of the program that names an archive's tensors; it takes about 150 a tensor."""
+_SAVE_BY_TORCH = "save the weights by torch.save, as a mapping from names to tensors"
 _ALWAYS = 64 << 20
 """Bytes that a tensor may take whatever the size of its file."""
 
@@ -165,6 +167,11 @@ class PickledShard(Shard):
         self._tensors, self.asides = state_of(content)
         self.counts = counts_of(content)
         if not self._tensors:
+            if holds_arrays(content):
+                raise InputError(
+                    f"{path} holds NumPy arrays, and weights are read from tensors; save "
+                    "{name: torch.from_numpy(array)} for each of them."
+                )
             raise InputError(f"{path} holds no tensors by name; give a file with a model's state_dict.")
         most = max(path.stat().st_size, _ALWAYS)
         self.entries: Mapping[str, TensorEntry] = {
@@ -187,8 +194,10 @@ def pickled_content(path: Path) -> Any:
     mapped = zipfile.is_zipfile(path)
     if mapped:
         _check_archive(path)
-    elif _head(path) == b"PK":
+    elif (head := _head(path)) == b"PK":
         raise _damage_error(path, "the archive's directory at its end is missing: it is truncated")
+    elif head == b"\x93N":
+        raise InputError(f"{path} is one array of NumPy (.npy); {_SAVE_BY_TORCH}.")
     try:
         if mapped and _is_script(path):
             raise HostileError("a program of TorchScript")
@@ -199,6 +208,10 @@ def pickled_content(path: Path) -> Any:
             "author for safetensors, or for a file of tensors alone."
         ) from error
     except Exception as error:  # whatever the program of a malformed pickle comes to
+        if not mapped and head[:1] == pickle.PROTO and "magic number" in str(error):
+            raise InputError(
+                f"{path} is a pickle that torch.save did not write; {_SAVE_BY_TORCH}."
+            ) from error
         raise _damage_error(path, _first_sentence(error)) from error
 
 
@@ -210,6 +223,8 @@ def _check_archive(path: Path) -> None:
         raise _damage_error(
             path, f"the archive's directory cannot be read: {_first_sentence(error)}"
         ) from error
+    if records and all(record.filename.endswith(".npy") for record in records):
+        raise InputError(f"{path} is an archive of NumPy (.npz); {_SAVE_BY_TORCH}.")
     if any(record.compress_type != zipfile.ZIP_STORED for record in records):
         raise InputError(
             f"{path} is compressed, and torch.save compresses nothing; unpack it and pack it again "

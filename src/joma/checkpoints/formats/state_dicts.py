@@ -64,6 +64,17 @@ def counts_of(content: Any) -> dict[str, int]:
     return told
 
 
+def holds_arrays(content: Any, depth: int = 0) -> bool:
+    """Whether matrices of NumPy lie in the mappings of a training state."""
+    if isinstance(content, Inert) and isinstance(content.state, tuple) and len(content.state) == 5:
+        _, shape, kind, *_ = content.state  # what ndarray.__setstate__ is given
+        return isinstance(shape, tuple) and len(shape) > 1 and isinstance(kind, Inert)
+    if depth > _DEEPEST:
+        return False
+    items = _items(content) or (dict(enumerate(content)) if isinstance(content, list | tuple) else {})
+    return any(holds_arrays(value, depth + 1) for value in items.values())
+
+
 def _items(content: Any) -> Mapping[Any, Any] | None:
     """What a mapping holds, or an object that stands for one, or for a module."""
     if isinstance(content, Mapping):
@@ -79,6 +90,8 @@ def _items(content: Any) -> Mapping[Any, Any] | None:
 
 def _mappings(content: Any, path: _Path, seen: set[int]) -> Iterator[tuple[_Path, _Tensors]]:
     items = _items(content)
+    if isinstance(content, list | tuple):  # of a model and its optimizer, of pairs of a name and a mapping
+        items = {str(i): one for i, one in enumerate(content) if not isinstance(one, Tensor)}
     if items is None or id(content) in seen or len(path) > _DEEPEST:
         return
     seen.add(id(content))

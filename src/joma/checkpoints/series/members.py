@@ -59,14 +59,14 @@ def counted_alike(names: Sequence[str]) -> dict[str, Place]:
 
     Nothing where they are not.
     """
-    patterns = [pattern_of(name) for name in names]
-    if len(names) < 2 or len({pattern for pattern, _ in patterns}) > 1:
+    patterns = [found for name in names if (found := pattern_of(name)) is not None]
+    if len(patterns) < max(2, len(names)) or len({pattern for pattern, _ in patterns}) > 1:
         return {}
     columns = list(zip(*(numbers for _, numbers in patterns), strict=False))
     varying = [column for column in columns if len(set(column)) > 1]
-    if len(varying) != 1 or len(set(varying[0])) < len(names):
+    if len(varying) != 1 or len(set(varying[0])) < len(names) or any(n != int(n) for n in varying[0]):
         return {}
-    return {name: Place(step=step, unit="number") for name, step in zip(names, varying[0], strict=True)}
+    return {name: Place(step=int(step), unit="number") for name, step in zip(names, varying[0], strict=True)}
 
 
 def in_lines(members: Sequence[Member]) -> list[Member]:

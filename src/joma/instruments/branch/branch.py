@@ -61,8 +61,11 @@ def branch(
         interventions: name of a branch -> what is done, in words: ``"freeze PATTERN ..."``,
             ``"rewind PATTERN ... to STEP"`` (0 without ``to``), ``"rate FACTOR PATTERN ..."`` (times what the
             optimizer would move), ``"reset-optimizer"``, ``"none"``; a pattern is the name of parameters, in
-            which ``*`` stands for any letters. Or a function of model and optimizer, called once, which
-            changes them in place (a hook that replaces attention, say).
+            which ``*`` stands for any letters, and ``[:96]`` behind it for the first 96 rows.
+            ``"hold-entropy"`` adds to the loss 10 times the square by which each layer's mean attention
+            entropy (nats) leaves its value at the first step (``"hold-entropy 1.5 times 100"``: another
+            target and strength), ``"entropy-floor 1.5"`` and ``"entropy-ceiling 1.5"`` what is below or
+            above. Or a function of model and optimizer, called once, which changes them in place.
         steps: steps of each branch.
         seeds: trainings, with seeds 0, 1, ...
         orders: further twins of each seed that read the twin's batches in another order.
@@ -147,7 +150,7 @@ def _check(settings: BranchSettings, make: Make, step: Step, chosen: list[Interv
     model, _, batches = Trainer(make, step, settings.seed).start()
     check_repeatable(batches, settings.at)
     for one in chosen:
-        one.parameters(model)
+        one.parts(model)
 
 
 def _differences(curves: pd.DataFrame) -> pd.DataFrame:

@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from joma.core.errors import InputError, abbreviate, nearest
 from joma.instruments.branch import TWIN
+from joma.instruments.branch.entropy import STRENGTH, WAYS, EntropyTerm
 
 Change = Callable[[nn.Module, Optimizer], object]
-_ACTS = ("none", "freeze", "rewind", "rate", "reset-optimizer", "call")
+_ACTS = ("none", "freeze", "rewind", "rate", "reset-optimizer", *WAYS)
+
+
+_ROWS = re.compile(r"(?P<name>.*)\[(?P<first>\d*):(?P<end>\d*)\]")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A parameter, or some rows of it: W_Q and W_K of a layer whose projections are one matrix."""
+
+    name: str
+    rows: tuple[int, int | None] | None = None
+    """First, and the one behind the last; None: all."""
+
+    def of(self, model: nn.Module) -> Tensor:
+        """The model's values, to read and to write, without a gradient."""
+        return self.rows_of(model.get_parameter(self.name).detach())
+
+    def rows_of(self, values: Tensor) -> Tensor:
+        """The rows of a tensor like the parameter."""
+        return values if self.rows is None else values[slice(*self.rows)]
+
+
+def _rows(said: re.Match[str]) -> tuple[int, int | None]:
+    return int(said["first"] or 0), int(said["end"]) if said["end"] else None
 
 
 @dataclass(frozen=True)
@@ -28,24 +54,40 @@ class Intervention:
     to: int = 0
     """The step whose values the parameters of a rewind get."""
     change: Change | None = None
+    target: float | None = None
+    """Of the entropy, nats; None: where it is."""
+    strength: float = STRENGTH
+    """Of the loss term that holds it."""
 
-    def parameters(self, model: nn.Module) -> list[nn.Parameter]:
-        """The parameters that the patterns name.
+    def entropy_term(self) -> EntropyTerm | None:
+        """A new loss term, where the intervention is one."""
+        return EntropyTerm(self.act, self.target, self.strength) if self.act in WAYS else None
+
+    def parts(self, model: nn.Module) -> list[Part]:
+        """What the patterns name, once each.
 
         Raises:
-            InputError: a pattern names none; the message says the nearest name.
+            InputError: a pattern names nothing; the message says the nearest name.
         """
+        return list(dict.fromkeys(part for pattern in self.patterns for part in self._named(model, pattern)))
+
+    def _named(self, model: nn.Module, pattern: str) -> list[Part]:
         named = dict(model.named_parameters())
-        found: dict[str, nn.Parameter] = {}
-        for pattern in self.patterns:
-            some = {name: one for name, one in named.items() if fnmatchcase(name, pattern)}
-            if not some:
-                raise InputError(
-                    f"branch: intervention {self.name!r} names no parameter of the model with "
-                    f"{abbreviate(pattern)}; {nearest(pattern, named)}"
-                )
-            found |= some
-        return list(found.values())
+        said = _ROWS.fullmatch(pattern)
+        name, rows = (said["name"], _rows(said)) if said else (pattern, None)
+        found = [Part(one, rows) for one in named if fnmatchcase(one, name)]
+        if not found:
+            raise InputError(
+                f"branch: intervention {self.name!r} names no parameter of the model with "
+                f"{abbreviate(pattern)}; {nearest(name, named)}"
+            )
+        empty = [part.name for part in found if not part.of(model).numel()]
+        if empty:
+            raise InputError(
+                f"branch: intervention {self.name!r} names no row of {empty[0]} with {abbreviate(pattern)}; "
+                f"it has {len(named[empty[0]])} rows."
+            )
+        return found
 
 
 def read_interventions(given: Mapping[str, str | Change], at: int) -> list[Intervention]:
@@ -71,29 +113,47 @@ def _read(name: str, said: str | Change, at: int) -> Intervention:
         return Intervention(name, "call", change=said)
     words = str(said).split()
     act, rest = (words[0], words[1:]) if words else ("", [])
-    if act not in _ACTS[:-1]:
-        raise InputError(
-            f"branch: intervention {name!r} says {abbreviate(str(said))}; {nearest(act, _ACTS[:-1])}"
-        )
-    factor, to = 0.0 if act == "freeze" else 1.0, 0
+    if act not in _ACTS:
+        raise _refusal(name, said, nearest(act, _ACTS))
     try:
-        if act == "rate":
-            factor, rest = float(rest[0]), rest[1:]
-        if act == "rewind" and "to" in rest:
-            rest, to = rest[:-2], int(rest[rest.index("to") + 1])
+        found = _parse(name, act, rest)
     except (ValueError, IndexError):
-        raise InputError(
-            f"branch: intervention {name!r} says {abbreviate(str(said))}; write 'rate 0.1 PATTERN', or "
-            "'rewind PATTERN to 10'."
+        raise _refusal(
+            name, said, "write 'rate 0.1 PATTERN', 'rewind PATTERN to 10', or 'entropy-floor 1.5 times 10'."
         ) from None
-    if not 0 <= factor < float("inf") or not 0 <= to <= at:
-        raise InputError(
-            f"branch: intervention {name!r} says {abbreviate(str(said))}; a rate is a factor of at least 0, "
-            f"and a rewind goes to a step from 0 to {at}."
+    if not 0 <= found.factor < float("inf") or not 0 <= found.to <= at:
+        raise _refusal(
+            name, said, f"a rate is a factor of at least 0, and a rewind goes to a step from 0 to {at}."
         )
-    if (act in ("freeze", "rewind", "rate")) != bool(rest):
-        raise InputError(
-            f"branch: intervention {name!r} says {abbreviate(str(said))}; freeze, rewind and rate need "
-            "the names of parameters ('*' stands for any letters), and the others take none."
+    if (act in ("freeze", "rewind", "rate")) != bool(found.patterns):
+        raise _refusal(
+            name,
+            said,
+            "freeze, rewind and rate need the names of parameters ('*' stands for any letters), and the "
+            "others take none.",
         )
-    return Intervention(name, act, tuple(rest), factor, to)
+    if act in WAYS and not (0 < found.strength < float("inf") and 0 <= (found.target or 0.0) < float("inf")):
+        raise _refusal(name, said, "an entropy is at least 0 nats, and the strength of its term above 0.")
+    if act in WAYS[1:] and found.target is None:
+        raise _refusal(name, said, f"{act} needs a number of nats: '{act} 1.5'.")
+    return found
+
+
+def _refusal(name: str, said: object, advice: str) -> InputError:
+    return InputError(f"branch: intervention {name!r} says {abbreviate(str(said))}; {advice}")
+
+
+def _parse(name: str, act: str, rest: list[str]) -> Intervention:
+    """Raises ValueError or IndexError where the words say no number in the place of one."""
+    factor, to = 0.0 if act == "freeze" else 1.0, 0
+    if act == "rate":
+        factor, rest = float(rest[0]), rest[1:]
+    if act == "rewind" and "to" in rest:
+        rest, to = rest[:-2], int(rest[rest.index("to") + 1])
+    if act not in WAYS:
+        return Intervention(name, act, tuple(rest), factor, to)
+    strength = STRENGTH
+    if "times" in rest:
+        rest, strength = rest[:-2], float(rest[rest.index("times") + 1])
+    target = float(rest[0]) if rest else None
+    return Intervention(name, act, tuple(rest[1:]), target=target, strength=strength)

@@ -21,6 +21,24 @@ FEWEST = 1 << 19
 
 def compiled_moments(scores: Scores, wanted: WantedMoments) -> Moments | None:
     """The moments of every row, or None where the kernel does not serve (see the module) or is not there."""
+    if wanted.powers or wanted.key_spread:
+        return None
+    sums = compiled_sums(scores, placed=wanted.mean_key)
+    if sums is None:
+        return None
+    named: dict[str | float, Tensor] = {**sums}
+    return moments_of_sums(scores, wanted, named, scores.length() * BITS)
+
+
+def compiled_sums(scores: Scores, *, placed: bool = False) -> dict[str, Tensor] | None:
+    """The sums that the kernel's ``row_sums`` describes, by name, or None as ``compiled_moments``."""
+    if math.prod(scores.query.shape[:3]) * scores.key.shape[2] < FEWEST:
+        return None
+    return compiled_rows(scores, placed=placed)
+
+
+def compiled_rows(scores: Scores, *, placed: bool = False) -> dict[str, Tensor] | None:
+    """``compiled_sums`` of a text of any length."""
     query, key, seen = scores.query, scores.key, scores.visible
     if (
         query.device.type != "cpu"
@@ -29,24 +47,11 @@ def compiled_moments(scores: Scores, wanted: WantedMoments) -> Moments | None:
         or seen.mask is not None
     ):
         return None
-    if wanted.powers or wanted.key_spread:
-        return None
-    if math.prod(query.shape[:3]) * key.shape[2] < FEWEST:
-        return None
     kernel = _kernel()
     if kernel is None:
         return None
-    sums = _sums(
-        kernel,
-        query,
-        key,
-        seen.first,
-        seen.stop,
-        scores.positions,
-        scores.scale * BITS,
-        placed=wanted.mean_key,
-    )
-    return moments_of_sums(scores, wanted, sums, scores.length() * BITS)
+    factor = scores.scale * BITS
+    return _sums(kernel, query, key, seen.first, seen.stop, scores.positions, factor, placed=placed)
 
 
 def _sums(
@@ -59,7 +64,7 @@ def _sums(
     factor: float,
     *,
     placed: bool,
-) -> dict[str | float, Tensor]:
+) -> dict[str, Tensor]:
     arrays = (x.numpy() for x in (query, key, first, stop, positions))
     sums = torch.from_numpy(kernel.row_sums(*arrays, factor, placed=placed))
     names = ("top", "total", "mean", "square", *(("place",) if placed else ()))

@@ -70,10 +70,22 @@ class MemberContent:
         """The checkpoint."""
         return open_checkpoint(self.path)
 
+    def read(self, name: str) -> Tensor:
+        """A whole tensor by its canonical name, in float32.
+
+        Raises:
+            JomaError: it cannot be read.
+        """
+        return self.open().read(self.tensors[name].name).float()
+
 
 def samples_for(members: int, tensors: int) -> int:
-    """How many entries of each tensor are kept, so that all fit into memory."""
-    return max(_FEWEST_SAMPLES, min(MOST_SAMPLES, _MEMORY // (8 * max(1, members * tensors))))
+    """How many entries of each tensor are kept, so that all fit into memory: a power of two.
+
+    A series that grows keeps the number for long, and what was read of its members counts on.
+    """
+    fit = _MEMORY // (8 * max(1, members * tensors))
+    return max(_FEWEST_SAMPLES, min(MOST_SAMPLES, 1 << max(0, fit.bit_length() - 1)))
 
 
 def read_content(member: Member, path: Path, checkpoint: Checkpoint, samples: int) -> MemberContent:
@@ -106,7 +118,7 @@ def _content(name: str, tensor: Tensor, dtype: str, file: str, samples: int) -> 
     zero = floats and not bool(flat.count_nonzero())
     sample = flat[sample_places(flat.numel(), samples)].double().numpy() if floats and finite else np.zeros(0)
     constant = bool(flat.numel()) and bool((flat == flat[0]).all())
-    coarse = _coarse(plain, sample) if sample.size and not constant else ""
+    coarse = tell_coarse(plain, sample) if sample.size and not constant else ""
     return TensorContent(name, shape, dtype, file, content.digest(), sample, finite, zero, constant, coarse)
 
 
@@ -118,7 +130,8 @@ def sample_places(size: int, samples: int) -> Tensor:
     return torch.from_numpy(np.sort(drawn))
 
 
-def _coarse(tensor: Tensor, sample: Array) -> str:
+def tell_coarse(tensor: Tensor, sample: Array) -> str:
+    """``rounded`` or ``quantised`` where the entries have fewer digits than their type; else empty."""
     if tensor.dtype in (torch.float32, torch.float64) and _many(sample):
         single = torch.from_numpy(sample).float()
         for dtype in (torch.bfloat16, torch.float16):

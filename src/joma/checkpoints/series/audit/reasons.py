@@ -74,7 +74,7 @@ def is_low_rank(change: Tensor) -> bool:
 
 
 def _read(member: MemberContent, name: str) -> Tensor:
-    return member.open().read(member.tensors[name].name).float()
+    return member.read(name)
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:

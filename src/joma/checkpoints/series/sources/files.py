@@ -7,12 +7,27 @@ from collections.abc import Collection
 from pathlib import PurePosixPath
 
 from joma.checkpoints.formats.folders import weight_files as weight_files
+from joma.core.files import parse_json
 
 
 def is_plain_path(path: str) -> bool:
     """Whether a name that was read from elsewhere stays below the folder it is put in."""
     parts = path.split("/")
     return "\\" not in path and "\0" not in path and not any(part in ("", ".", "..") for part in parts)
+
+
+def weight_map(content: bytes) -> dict[str, str]:
+    """Of an index, the file in which each tensor lies; nothing where it is none."""
+    try:
+        told = parse_json(content)
+    except ValueError:
+        return {}
+    placed = told.get("weight_map") if isinstance(told, dict) else None
+    if not isinstance(placed, dict):
+        return {}
+    return {
+        str(name): str(file) for name, file in placed.items() if PurePosixPath(str(file)).name == str(file)
+    }
 
 
 def why_none(names: Collection[str]) -> str:

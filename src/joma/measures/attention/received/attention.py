@@ -12,7 +12,9 @@ from torch import Tensor
 from joma.core.errors import InputError
 from joma.measures.attention.arguments import Arguments, check_arguments
 from joma.measures.attention.entropy import BLOCK_SIZE
-from joma.measures.attention.received.blocks import BlockSums, Sums
+from joma.measures.attention.received.blocks import BlockSums
+from joma.measures.attention.received.compiled import compiled_key_sums
+from joma.measures.attention.received.sums import Sums
 from joma.measures.attention.scores import Scores
 
 TOLERANCE = 1e-5
@@ -113,8 +115,9 @@ def received_attention(
     o_i by p_ij / (1 - p_ij) (o_i - v_j). A learned sink stays where it is. Where p_ij > 1/2, 1 - p_ij and the
     output without the key are summed from the other keys. Rows that see no key count nowhere.
 
-    Rows are taken by blocks in float32 on keys centred per head (float64 for float64 input); heads in which
-    the estimate of a key's relative error exceeds ``tolerance`` are computed again in float64.
+    Long texts on a CPU take a kernel of joma's own, where that of ``attention_entropy`` serves; else rows are
+    taken by blocks. Both compute in float32 on keys centred per head (float64 for float64 input); heads in
+    which the estimate of a key's relative error exceeds ``tolerance`` are computed again in float64.
 
     Args:
         query: as in ``attention_entropy``, like key, scale, causal, mask, bias, softcap, window, sinks,
@@ -267,7 +270,9 @@ def _in_precision(
             grouped = torch.unflatten(output[heads], 0, (-1, scores.group))
             value = torch.einsum("bgkw,gmow->bgmko", value, grouped).flatten(1, 2)
         value = value.to(dtype)
-    return BlockSums(scores.centre_keys(dtype), sinks, weight, value, given.block_size).sums()
+    scores = scores.centre_keys(dtype)
+    found = compiled_key_sums(scores, sinks, weight, value)
+    return found or BlockSums(scores, sinks, weight, value, given.block_size).sums()
 
 
 def _redo(

@@ -7,32 +7,16 @@ the other keys: no difference of nearly equal numbers is taken.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from joma.measures.attention.received.sums import Sums, doubts, lost
 from joma.measures.attention.scores import Scores
 
 _LOGITS = 3 << 17
 """Of a block at most, unless one row has more: few enough for a cache."""
-_SPREAD = 0.25
-"""Times the error estimate of one score: roundings of many rows and keys average out, see the tests."""
-
-
-@dataclass
-class Sums:
-    """Sums over the rows, (batch, heads, keys) float64 each."""
-
-    mass: Tensor
-    mass_error: Tensor
-    maximum: Tensor
-    square: Tensor
-    """Of p^2."""
-    removal: Tensor
-    """Of the squared change of the output."""
-    removal_error: Tensor
 
 
 @dataclass(frozen=True)
@@ -117,13 +101,10 @@ def _softmax(s: Tensor, sink: Tensor | None) -> tuple[Tensor, Tensor]:
 
 def _doubts(part: Scores, keys: slice, p: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
     """What p_ij is off, relatively: a_i |k_j| + b_i; (samples, key heads, group, rows) each."""
-    length = part.group_heads(part.length())
     square = part.key[:, :, keys].square().sum(-1)
     typical = torch.matmul(p, square[:, :, None, :, None]).squeeze(-1).sqrt()
-    size = length * typical + top.squeeze(-1).abs() + 8 + math.sqrt(p.shape[-1]) / 16
-    if part.softcap is not None:
-        size = size + part.softcap
-    return _SPREAD * part.rounding * length, _SPREAD * part.rounding * size
+    slope, floor = doubts(part, typical.flatten(1, 2), top.squeeze(-1).flatten(1, 2), p.shape[-1])
+    return part.group_heads(slope), part.group_heads(floor)
 
 
 def _add_mass(
@@ -143,9 +124,8 @@ def _add_mass(
     length = torch.linalg.vector_norm(part.key[:, :, keys].double(), dim=-1)
     length = length.repeat_interleave(part.group, 1)
     sums.mass[where] += mass
-    # What underflows is lost: at most the smallest normal number in each row.
-    lost = torch.finfo(p.dtype).tiny * weight.sum(-1).double()[:, None, None]
-    sums.mass_error[where] += sloped * length + floored + lost
+    below = lost(p.dtype) * weight.sum(-1).double()[:, None, None]
+    sums.mass_error[where] += sloped * length + floored + below
     shown = p if bool((weight > 0).all()) else p * (weight > 0)[:, None, None, :, None]
     most = shown.amax(-2).flatten(1, 2).double()
     sums.maximum[where] = torch.maximum(sums.maximum[where], most)

@@ -1,0 +1,417 @@
+"""Sums over the queries of each key, compiled by numba: a second pass that knows each row's normaliser.
+
+Importing this module imports numba and compiles (seconds); later processes read what was compiled.
+
+A task takes the rows of one head, 48 at a time. With values it keeps their probabilities while it needs
+them twice: for the outputs, and for how far each output is from each value.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+from numpy.typing import NDArray
+
+from joma.measures.attention.compiled_kernel import (
+    BLOCKS,
+    BOUNDS,
+    FLAGS,
+    GIVEN,
+    PANEL,
+    ROWS,
+    STRIP,
+    Floats,
+    Whole,
+    array_type,
+    as_float,
+    compiled,
+    pack,
+    products,
+    single,
+)
+from joma.measures.attention.torch_threads import TAKEN, next_task, run_on_threads
+
+SUMS = ("mass", "mass_error", "maximum", "square", "removal", "removal_error")
+"""What ``key_sums`` returns, in this order."""
+MASS_SUMS = 3
+"""How many of them need no values."""
+
+_CHUNK = ROWS * BLOCKS
+_TASKS = 32
+"""Parts of the work at least, where there are as many blocks of rows: enough for the threads of a machine."""
+_TOP, _SHARE, _WEIGHT, _SLOPE, _FLOOR, _BESIDE, _SEVERAL = range(7)
+PER_ROW = ("top", "share", "weight", "slope", "floor", "beside", "several")
+"""What is known of each row, in this order; see ``key_sums``."""
+_LOST = single(2.0**-90)
+"""Where the other keys of a row have less, too many of their probabilities are below what float32 holds."""
+
+
+def key_sums(
+    query: NDArray[np.float32],
+    key: NDArray[np.float32],
+    value: NDArray[np.float32] | None,
+    first: NDArray[np.int64],
+    stop: NDArray[np.int64],
+    per_row: NDArray[np.float32],
+    factor: float,
+) -> NDArray[np.float64]:
+    """Sums over the rows of p_ij = share_i 2^(x_ij - top_i), x_ij = factor q_i . k_j, first_i <= j < stop_i.
+
+    Args:
+        query: (batch, heads, rows, width), any strides.
+        key: (batch, key heads, keys, width), any strides; heads a multiple of key heads.
+        value: (batch, heads or key heads, keys, value width), any strides.
+        first: (batch or 1, rows) and
+        stop: (batch or 1, rows), the keys that a row sees.
+        per_row: (7, batch, heads, rows): top; share, the reciprocal of the row's sum of 2^(x - top) with its
+            sink; weight, how often the row counts; slope and floor, so that weight_i times what p_ij is
+            off, relatively, is slope_i |k_j| + floor_i; beside, the sink's probability; several, whether
+            the row sees two keys.
+        factor: of the products.
+
+    Returns:
+        (6, batch, heads, keys): ``SUMS``; without values the first three are right and the others 0. The
+        error of a removal is infinite where a row's other keys have too little for float32.
+        Computed on as many threads as torch uses; their number changes no bit.
+    """
+    batch, heads, rows, width = query.shape
+    key_heads, keys = key.shape[1], key.shape[2]
+    number = -(-keys // PANEL)
+    panels = np.zeros((batch, key_heads, number, width, PANEL), np.float32)
+    square = np.empty((batch, key_heads, keys), np.float32)
+    run_on_threads(pack, key, panels, square)
+    if value is None:
+        value = np.zeros((1, 1, 0, 0), np.float32)
+    samples, value_heads, _, value_width = value.shape
+    padded = np.zeros((samples, value_heads, number * PANEL, -(-value_width // PANEL) * PANEL), np.float32)
+    padded[:, :, : value.shape[2], :value_width] = value
+    value_panels = np.zeros((samples, value_heads, number, value_width, PANEL), np.float32)
+    value_square = np.empty((samples, value_heads, value.shape[2]), np.float32)
+    run_on_threads(pack, value, value_panels, value_square)
+    lanes = min(-(-_TASKS // (batch * heads)), -(-rows // _CHUNK))
+    sums = np.zeros((lanes, batch, heads, len(SUMS) if value_width else MASS_SUMS, keys), np.float64)
+    run_on_threads(
+        _key_sums, query, panels, np.sqrt(square), padded, value_panels, value_square, first, stop, per_row,
+        single(factor), sums,
+    )  # fmt: skip
+    total = np.zeros((len(SUMS), batch, heads, keys))
+    total[: sums.shape[3]] = np.moveaxis(sums.sum(0), 2, 0)
+    total[SUMS.index("maximum")] = sums[:, :, :, SUMS.index("maximum")].max(0)
+    return total
+
+
+@njit(inline="always")
+def _exp2(x: np.float32) -> np.float32:
+    """2^x for x <= 0, to two units in the last place; 0 below -126.5."""
+    x = max(x, single(-127.0))
+    whole = np.floor(x + single(0.5))
+    rest = x - whole
+    # The least-squares polynomial of Cephes' exp2f on [-1/2, 1/2].
+    power = single(1.535336188319500e-4)
+    power = power * rest + single(1.339887440266574e-3)
+    power = power * rest + single(9.618437357674640e-3)
+    power = power * rest + single(5.550332471162809e-2)
+    power = power * rest + single(2.402264791363012e-1)
+    power = power * rest + single(6.931472028550421e-1)
+    power = power * rest + single(1.0)
+    result: np.float32 = power * as_float(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)))
+    return result
+
+
+@njit(inline="always")
+def _add_mass(scores: Floats, row: Floats, length: Floats, mass: Floats, doubt: Floats, most: Floats) -> None:
+    """Make probabilities of the scores of a row, and add them."""
+    top, share, weight, slope, floor = row[_TOP], row[_SHARE], row[_WEIGHT], row[_SLOPE], row[_FLOOR]
+    for at in range(len(scores)):
+        p = _exp2(scores[at] - top) * share
+        scores[at] = p
+        mass[at] += weight * p
+        doubt[at] += p * (slope * length[at] + floor)
+        most[at] = max(most[at], p)
+
+
+@njit(inline="always")
+def _add_removal(
+    p: Floats,
+    products: Floats,
+    lengths: tuple[Floats, Floats],
+    output: np.float32,
+    row: Floats,
+    square: Floats,
+    removal: Floats,
+    doubt: Floats,
+) -> None:
+    """Add what leaving each key out changes in a row with |o|^2 = ``output`` and -2 o . v = ``products``."""
+    weight, slope, floor, several = row[_WEIGHT], row[_SLOPE], row[_FLOOR], row[_SEVERAL]
+    length, values = lengths
+    for at in range(len(p)):
+        ratio = p[at] / (single(1.0) - p[at])
+        size = output + values[at]
+        square[at] += weight * p[at] * p[at]
+        ratio = several * ratio * ratio
+        removal[at] += weight * ratio * max(size + products[at], single(0.0))
+        doubt[at] += ratio * size * (slope * length[at] + floor)
+
+
+@njit(inline="always")
+def _take_largest(p: Floats) -> tuple[np.int64, np.float32, np.float32]:
+    """Where more than half is, which then is set to 0, and the sum of the others; -1 where nowhere."""
+    place, largest, rest = -1, single(0.0), single(0.0)
+    for at in range(len(p)):
+        if p[at] > single(0.5):
+            place, largest = at, p[at]
+    if place >= 0:
+        p[place] = single(0.0)
+    for at in range(len(p)):
+        rest += p[at]
+    return place, largest, rest
+
+
+@njit
+def _seen(low: Whole, high: Whole, block: int, strip: int) -> tuple[int, int]:
+    """The columns of a strip that some row of a block sees, widened to panels; none where equal."""
+    left, right = strip + STRIP, strip
+    for place in range(block, block + ROWS):
+        if low[place] < high[place]:
+            left, right = min(left, low[place]), max(right, high[place])
+    left, right = max(left, strip) - strip, min(right, strip + STRIP) - strip
+    if left >= right:
+        return 0, 0
+    return left // PANEL * PANEL, (right + PANEL - 1) // PANEL * PANEL
+
+
+@njit(fastmath=FLAGS, error_model="numpy")
+def _mass_of_block(
+    scores: Floats,
+    base: int,
+    seen: tuple[int, int],
+    bounds: tuple[Whole, Whole],
+    block: int,
+    strip: int,
+    known: Floats,
+    lengths: Floats,
+    added: Floats,
+    kept: tuple[Whole, Floats],
+) -> None:
+    """Make probabilities of a block's scores on a strip, 0 where a row does not see, and add them.
+
+    A row's largest, where it is more than half, is written to ``kept``, with the sum of the others.
+    """
+    low, high = bounds
+    places, alone = kept
+    for place in range(block, block + ROWS):
+        line = base + (place - block) * STRIP
+        start, end = max(low[place] - strip, 0), min(high[place] - strip, STRIP)
+        if start >= end:
+            scores[line + seen[0] : line + seen[1]] = single(0.0)
+            continue
+        p = scores[line + start : line + end]
+        row = known[place]
+        _add_mass(p, row, lengths[start:end], added[0, start:end], added[1, start:end], added[2, start:end])
+        if row[_SHARE] > single(0.5):
+            at, largest, rest = _take_largest(p)
+            alone[place, 1] += rest
+            if at >= 0:
+                places[place], alone[place, 0] = strip + start + at, largest
+        scores[line + seen[0] : line + start] = single(0.0)
+        scores[line + end : line + seen[1]] = single(0.0)
+
+
+@njit(fastmath=FLAGS, error_model="numpy")
+def _outputs(
+    outputs: Floats,
+    values: Floats,
+    known: Floats,
+    bounds: tuple[Whole, Whole],
+    kept: tuple[Whole, Floats],
+    length: Floats,
+    turned: Floats,
+    squares: Floats,
+    sums: NDArray[np.float64],
+) -> None:
+    """Finish the outputs of a chunk's rows, and leave out the key that has more than half of its row.
+
+    Without that key, the output is the others' own sum: no difference of nearly equal numbers is taken.
+    """
+    places, alone = kept
+    width = turned.shape[1]
+    for place in range(len(squares)):
+        squares[place] = single(0.0)
+        if bounds[0][place] >= bounds[1][place]:
+            continue
+        row, at = known[place], places[place]
+        if at >= 0:
+            p, others = alone[place, 0], alone[place, 1] + row[_BESIDE]
+            sums[3, at] += row[_WEIGHT] * p * p
+            if row[_SEVERAL] > 0:
+                change, whole = single(0.0), single(0.0)
+                for d in range(width):
+                    without, value = outputs[place, d] / others, values[at, d]
+                    change += (without - value) * (without - value)
+                    whole += without * without + value * value
+                if others >= _LOST:
+                    sums[4, at] += row[_WEIGHT] * p * p * change
+                    sums[5, at] += p * p * whole * (row[_SLOPE] * length[at] + row[_FLOOR])
+                else:
+                    sums[5, at] = np.inf
+            for d in range(width):
+                outputs[place, d] += p * values[at, d]
+        for d in range(width):
+            squares[place] += outputs[place, d] * outputs[place, d]
+            turned[place // ROWS, d, place % ROWS] = single(-2.0) * outputs[place, d]
+
+
+@njit(fastmath=FLAGS, error_model="numpy")
+def _removal_of_block(
+    p: Floats,
+    base: int,
+    bounds: tuple[Whole, Whole],
+    block: int,
+    strip: int,
+    known: Floats,
+    dots: Floats,
+    lengths: tuple[Floats, Floats],
+    squares: Floats,
+    added: Floats,
+) -> None:
+    """Add the changes of a block's outputs on a strip."""
+    low, high = bounds
+    for place in range(block, block + ROWS):
+        line, own = base + (place - block) * STRIP, (place - block) * STRIP
+        start, end = max(low[place] - strip, 0), min(high[place] - strip, STRIP)
+        if start < end:
+            _add_removal(
+                p[line + start : line + end],
+                dots[own + start : own + end],
+                (lengths[0][start:end], lengths[1][start:end]),
+                squares[place],
+                known[place],
+                added[0, start:end],
+                added[1, start:end],
+                added[2, start:end],
+            )
+
+
+@compiled(
+    [
+        types.void(
+            GIVEN, array_type(5), array_type(3), array_type(4), array_type(5), array_type(3), BOUNDS, BOUNDS,
+            GIVEN, types.float32, types.Array(types.float64, 5, "C"), TAKEN,
+        )
+    ]
+)  # fmt: skip
+def _key_sums(
+    query: Floats,
+    panels: Floats,
+    length: Floats,
+    values: Floats,
+    value_panels: Floats,
+    value_square: Floats,
+    first: Whole,
+    stop: Whole,
+    per_row: Floats,
+    factor: np.float32,
+    sums: NDArray[np.float64],
+    taken: Whole,
+) -> None:
+    batch, heads, rows, width = query.shape
+    key_heads, number, keys = panels.shape[1], panels.shape[2], length.shape[2]
+    valued = sums.shape[3] > MASS_SUMS
+    lanes, strips = len(sums), (keys + STRIP - 1) // STRIP
+    value_heads, padded, value_width = values.shape[1], values.shape[3], value_panels.shape[3]
+    flat, flat_values = panels.reshape(panels.size), values.reshape(values.size)
+    flat_panels = value_panels.reshape(value_panels.size)
+    packed = np.zeros((BLOCKS, width, ROWS), np.float32)
+    flat_packed = packed.reshape(packed.size)
+    turned = np.zeros((BLOCKS, value_width, ROWS), np.float32)
+    flat_turned = turned.reshape(turned.size)
+    outputs = np.zeros((_CHUNK, padded), np.float32)
+    flat_outputs = outputs.reshape(outputs.size)
+    p = np.zeros((strips if valued else 1) * _CHUNK * STRIP, np.float32)
+    dots = np.empty(ROWS * STRIP, np.float32)
+    lengths, sizes = np.empty(STRIP, np.float32), np.empty(STRIP, np.float32)
+    low, high = np.zeros(_CHUNK, np.int64), np.zeros(_CHUNK, np.int64)
+    bounds = (low, high)
+    known, alone = np.zeros((_CHUNK, 7), np.float32), np.zeros((_CHUNK, 2), np.float32)
+    places, squares = np.zeros(_CHUNK, np.int64), np.zeros(_CHUNK, np.float32)
+    kept = (places, alone)
+    task = next_task(taken)
+    while task < lanes * batch * heads:
+        lane, sample, head = task % lanes, task // lanes // heads, task // lanes % heads
+        key_head, own = head // (heads // key_heads), sample if len(first) > 1 else 0
+        value_head = head // (heads // value_heads)
+        here = sample * key_heads + key_head
+        there = sample * value_heads + value_head
+        for begin in range(lane * _CHUNK, rows, lanes * _CHUNK):
+            least, most = keys, 0
+            for place in range(_CHUNK):
+                low[place], high[place], places[place] = 0, 0, -1
+                row = begin + place
+                if row >= rows:
+                    continue
+                for name in range(7):
+                    known[place, name] = per_row[name, sample, head, row]
+                if known[place, _WEIGHT] > 0 and first[own, row] < stop[own, row]:
+                    low[place], high[place] = first[own, row], stop[own, row]
+                    least, most = min(least, low[place]), max(most, high[place])
+                for direction in range(width):
+                    packed[place // ROWS, direction, place % ROWS] = (
+                        query[sample, head, row, direction] * factor
+                    )
+            outputs[:] = single(0.0)
+            alone[:] = single(0.0)
+            for strip in range(least // STRIP * STRIP, most, STRIP):
+                # A copy: slices of what the threads share would have them count its references in turn.
+                for column in range(min(STRIP, keys - strip)):
+                    lengths[column] = length[sample, key_head, strip + column]
+                added = np.zeros((3, STRIP), np.float32)
+                for block in range(0, _CHUNK, ROWS):
+                    seen = _seen(low, high, block, strip)
+                    base = (strip // STRIP * _CHUNK if valued else 0) * STRIP + block * STRIP
+                    if seen[0] == seen[1]:
+                        continue
+                    for column in range(seen[0], seen[1], PANEL):
+                        panel = here * number + (strip + column) // PANEL
+                        products(
+                            flat_packed, (block * width, ROWS, 1), flat, (panel * width * PANEL, PANEL),
+                            width, p, (base + column, STRIP), False,
+                        )  # fmt: skip
+                    _mass_of_block(p, base, seen, bounds, block, strip, known, lengths, added, kept)
+                    row = there * number * PANEL + strip + seen[0]
+                    for direction in range(0, padded if valued else 0, PANEL):
+                        products(
+                            p, (base + seen[0], 1, STRIP), flat_values, (row * padded + direction, padded),
+                            seen[1] - seen[0], flat_outputs, (block * padded + direction, padded), True,
+                        )  # fmt: skip
+                for column in range(min(STRIP, keys - strip)):
+                    at = strip + column
+                    sums[lane, sample, head, 0, at] += added[0, column]
+                    sums[lane, sample, head, 1, at] += added[1, column]
+                    sums[lane, sample, head, 2, at] = max(sums[lane, sample, head, 2, at], added[2, column])
+            if not valued:
+                continue
+            _outputs(
+                outputs, values[sample, value_head], known, bounds, kept, length[sample, key_head], turned,
+                squares, sums[lane, sample, head],
+            )  # fmt: skip
+            for strip in range(least // STRIP * STRIP, most, STRIP):
+                for column in range(min(STRIP, keys - strip)):
+                    lengths[column] = length[sample, key_head, strip + column]
+                    sizes[column] = value_square[sample, value_head, strip + column]
+                added = np.zeros((3, STRIP), np.float32)
+                for block in range(0, _CHUNK, ROWS):
+                    seen = _seen(low, high, block, strip)
+                    base = strip // STRIP * _CHUNK * STRIP + block * STRIP
+                    for column in range(seen[0], seen[1], PANEL):
+                        panel = there * number + (strip + column) // PANEL
+                        products(
+                            flat_turned, (block * value_width, ROWS, 1), flat_panels,
+                            (panel * value_width * PANEL, PANEL), value_width, dots, (column, STRIP), False,
+                        )  # fmt: skip
+                    _removal_of_block(
+                        p, base, bounds, block, strip, known, dots, (lengths, sizes), squares, added
+                    )
+                for column in range(min(STRIP, keys - strip)):
+                    for name in range(3):
+                        sums[lane, sample, head, 3 + name, strip + column] += added[name, column]
+        task = next_task(taken)
