@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -153,10 +154,15 @@ def write_fsdp1(folder: Path) -> None:
 
 
 def _write_deepspeed(folder: Path, stage: int, dtype: str = "bf16") -> None:
-    """DeepSpeed's engine after two steps; its own tool gathers what is beside (stages 1, 2: the module)."""
+    """DeepSpeed's engine after two steps; its own tool gathers what is beside (stages 1, 2: the module).
+
+    Its communication through shared memory would be compiled first and is left out.
+    """
     import deepspeed
+    import deepspeed.comm.torch
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
+    deepspeed.comm.torch.build_shm_op = lambda: None
     torch.manual_seed(0)
     model = Decoder()
     model.layers["0"].attention.wo.weight.requires_grad_(False)
@@ -200,6 +206,74 @@ def write_deepspeed_3(folder: Path) -> None:
     _write_deepspeed(folder, 3)
 
 
+def write_megatron(folder: Path) -> None:
+    """Megatron-core's GPT, cut over two tensor-parallel ranks; its saver's two calls of CUDA do nothing."""
+    from megatron.core import dist_checkpointing, parallel_state
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.models.gpt.gpt_model import GPTModel
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+    torch.cuda.synchronize = lambda *_: None  # type: ignore[assignment]
+    parallel_state.initialize_model_parallel(tensor_model_parallel_size=RANKS)
+    sizes = {
+        "num_layers": LAYERS,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_query_groups": 2,
+        "kv_channels": 8,
+        "ffn_hidden_size": 48,
+    }
+    settings = TransformerConfig(
+        **sizes,
+        tensor_model_parallel_size=RANKS,
+        gated_linear_unit=True,
+        activation_func=nn.functional.silu,
+        add_bias_linear=False,
+        use_cpu_initialization=True,
+        perform_initialization=False,
+        params_dtype=torch.float32,
+    )
+    model = GPTModel(
+        config=settings,
+        transformer_layer_spec=get_gpt_layer_local_spec(),
+        vocab_size=64,
+        max_sequence_length=16,
+        share_embeddings_and_output_weights=False,
+        position_embedding_type="rope",
+    )
+    generator = torch.Generator().manual_seed(distributed.get_rank())
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator)
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            parameter.data.fill_(1.0)
+    kind = {"non_homogeneous_layers": False}
+    state = model.sharded_state_dict(metadata=kind)
+    (folder / "saved").mkdir(exist_ok=True)
+    distributed.barrier()
+    common = {"args": Namespace(**sizes, group_query_attention=True, swiglu=True), "iteration": 2}
+    dist_checkpointing.save({**state, **common}, str(folder / "saved"), content_metadata=kind)
+    _save_joined(folder, model)
+
+
+def _save_joined(folder: Path, model: nn.Module) -> None:
+    """What the tensor-parallel ranks hold, joined by what each matrix is: whole rows, or whole columns."""
+    whole = {}
+    for name, parameter in model.named_parameters():
+        parts = [torch.empty_like(parameter) for _ in range(RANKS)]
+        distributed.all_gather(parts, parameter.detach())
+        if "linear_fc1" in name and parameter.ndim == 2:  # of each rank its gate, then its lower matrix
+            whole[name] = torch.cat([half for which in (0, 1) for half in (p.chunk(2)[which] for p in parts)])
+        elif parameter.ndim < 2:
+            whole[name] = parts[0]
+        else:
+            whole[name] = torch.cat(
+                parts, 1 if name.endswith(("linear_proj.weight", "linear_fc2.weight")) else 0
+            )
+    save_whole(folder, whole)
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
     "torchtitan": write_torchtitan,
     "accelerate": write_accelerate,
@@ -208,6 +282,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "deepspeed_1": write_deepspeed_1,
     "deepspeed_2": write_deepspeed_2,
     "deepspeed_3": write_deepspeed_3,
+    "megatron": write_megatron,
 }
 
 
