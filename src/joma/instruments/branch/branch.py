@@ -14,7 +14,7 @@ from joma.core.files import user_path
 from joma.core.progress import Progress, in_turn
 from joma.instruments.branch import TWIN, BranchSettings
 from joma.instruments.branch.claims import same_for_all_seeds
-from joma.instruments.branch.interventions import Change, Intervention, read_interventions
+from joma.instruments.branch.interventions import Intervention, Way, read_interventions
 from joma.instruments.branch.training import Make, State, Step, Trainer, check_repeatable
 from joma.runs.directory import run_experiment
 from joma.runs.result import JobResult
@@ -38,7 +38,7 @@ def branch(
     step: Step,
     *,
     at: int,
-    interventions: Mapping[str, str | Change],
+    interventions: Mapping[str, Way],
     steps: int,
     seeds: int = 3,
     orders: int = 1,
@@ -65,7 +65,13 @@ def branch(
             ``"hold-entropy"`` adds to the loss 10 times the square by which each layer's mean attention
             entropy (nats) leaves its value at the first step (``"hold-entropy 1.5 times 100"``: another
             target and strength), ``"entropy-floor 1.5"`` and ``"entropy-ceiling 1.5"`` what is below or
-            above. Or a function of model and optimizer, called once, which changes them in place.
+            above. ``"uniform-attention"``, ``"mean-attention"`` (over the samples of a batch: what depends on
+            positions alone), ``"frozen-attention"`` (as the model where the branches part attends on the same
+            batch; ``step`` is called with it, too) and ``"attention-temperature 2"`` replace the attention of
+            every call, in memory that grows with the text's square. Entropy and attention are those of
+            ``scaled_dot_product_attention`` and of joma's own decoders. Or a function of model and optimizer,
+            called once, which changes them in place. Or other batches, which are read in the place of the
+            twin's.
         steps: steps of each branch.
         seeds: trainings, with seeds 0, 1, ...
         orders: further twins of each seed that read the twin's batches in another order.
@@ -106,8 +112,8 @@ def branch(
     return BranchResult(job, kept.tables)
 
 
-def _words(said: str | Change) -> str:
-    return getattr(said, "__qualname__", type(said).__name__) if callable(said) else said
+def _words(said: Way) -> str:
+    return said if isinstance(said, str) else getattr(said, "__qualname__", type(said).__name__)
 
 
 def _measure(
@@ -151,6 +157,8 @@ def _check(settings: BranchSettings, make: Make, step: Step, chosen: list[Interv
     check_repeatable(batches, settings.at)
     for one in chosen:
         one.parts(model)
+        if one.batches is not None:
+            check_repeatable(one.batches, settings.at)
 
 
 def _differences(curves: pd.DataFrame) -> pd.DataFrame:

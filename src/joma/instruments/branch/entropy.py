@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +16,10 @@ from joma.core.errors import InputError
 from joma.measures.attention.entropy import attention_entropy
 from joma.models.decoder import DecoderLayer
 
+NO_ATTENTION = (
+    "branch: {way} sees no attention in the training step; let the model call scaled_dot_product_attention, "
+    "or change it by a function in the place of words."
+)
 WAYS = ("hold-entropy", "entropy-floor", "entropy-ceiling")
 STRENGTH = 10.0
 """Of the term, per squared nat."""
@@ -91,6 +95,18 @@ class EntropyTerm:
     """Nats, of every layer; None: each layer's own at the branch's first step."""
     strength: float = STRENGTH
     own: list[float] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    """Of the present step."""
+
+    @contextmanager
+    def around(self, model: nn.Module, run: Callable[[nn.Module], object]) -> Iterator[None]:
+        """While a step is done."""
+        with attention_calls(model) as self.calls:
+            yield
+
+    def goal(self, loss: Tensor) -> Tensor:
+        """The step's loss and the term."""
+        return loss + self.of(self.calls)
 
     def of(self, calls: Sequence[Mapping[str, Any]]) -> Tensor:
         """The term, on what a step's calls attended with; calls without a gradient are left out.
@@ -100,13 +116,10 @@ class EntropyTerm:
         """
         calls = [call for call in calls if call["query"].requires_grad or call["key"].requires_grad]
         if not calls:
-            raise InputError(
-                f"branch: {self.way} sees no attention in the training step; let the model call "
-                "scaled_dot_product_attention, or change it by a function in the place of words."
-            )
+            raise InputError(NO_ATTENTION.format(way=self.way))
         entropies = mean_entropies(calls)
         if not self.own:
-            self.own = [float(one) if self.target is None else self.target for one in entropies]
+            self.own = [float(one.detach()) if self.target is None else self.target for one in entropies]
         off = [one - target for one, target in zip(entropies, self.own, strict=True)]
         if self.way == "entropy-floor":
             off = [one.clamp_max(0.0) for one in off]

@@ -6,18 +6,27 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from joma.core.errors import InputError, abbreviate, nearest
 from joma.instruments.branch import TWIN
-from joma.instruments.branch.entropy import STRENGTH, WAYS, EntropyTerm
+from joma.instruments.branch.attention import WAYS as ATTENTION_WAYS
+from joma.instruments.branch.attention import AttentionChange
+from joma.instruments.branch.entropy import STRENGTH, EntropyTerm
+from joma.instruments.branch.entropy import WAYS as ENTROPY_WAYS
 
 Change = Callable[[nn.Module, Optimizer], object]
-_ACTS = ("none", "freeze", "rewind", "rate", "reset-optimizer", *WAYS)
-
-
+Way = str | Change | Any
+"""Words, a function that changes model and optimizer, or batches that are read in the place of the twin's."""
+_ON_PARAMETERS = ("freeze", "rewind", "rate")
+_ACTS = ("none", *_ON_PARAMETERS, "reset-optimizer", *ENTROPY_WAYS, *ATTENTION_WAYS)
+_EXAMPLES = (
+    "write 'rate 0.1 PATTERN', 'rewind PATTERN to 10', 'entropy-floor 1.5 times 10', or "
+    "'attention-temperature 2'."
+)
 _ROWS = re.compile(r"(?P<name>.*)\[(?P<first>\d*):(?P<end>\d*)\]")
 
 
@@ -58,10 +67,14 @@ class Intervention:
     """Of the entropy, nats; None: where it is."""
     strength: float = STRENGTH
     """Of the loss term that holds it."""
+    batches: Any = None
+    """What is read in the place of the twin's."""
 
-    def entropy_term(self) -> EntropyTerm | None:
-        """A new loss term, where the intervention is one."""
-        return EntropyTerm(self.act, self.target, self.strength) if self.act in WAYS else None
+    def of_steps(self) -> EntropyTerm | AttentionChange | None:
+        """What accompanies every step of a branch, anew for each; None of interventions that do not."""
+        if self.act in ENTROPY_WAYS:
+            return EntropyTerm(self.act, self.target, self.strength)
+        return AttentionChange(self.act, self.factor) if self.act in ATTENTION_WAYS else None
 
     def parts(self, model: nn.Module) -> list[Part]:
         """What the patterns name, once each.
@@ -90,7 +103,7 @@ class Intervention:
         return found
 
 
-def read_interventions(given: Mapping[str, str | Change], at: int) -> list[Intervention]:
+def read_interventions(given: Mapping[str, Way], at: int) -> list[Intervention]:
     """The interventions that a caller named.
 
     Raises:
@@ -103,7 +116,7 @@ def read_interventions(given: Mapping[str, str | Change], at: int) -> list[Inter
     return [_read(str(name), said, at) for name, said in given.items()]
 
 
-def _read(name: str, said: str | Change, at: int) -> Intervention:
+def _read(name: str, said: Way, at: int) -> Intervention:
     if not name.replace("-", "").replace("_", "").replace(" ", "").isalnum() or name == TWIN:
         raise InputError(
             f"branch: {abbreviate(name)} is no name of a branch; use letters, digits, '-' and '_', "
@@ -111,6 +124,8 @@ def _read(name: str, said: str | Change, at: int) -> Intervention:
         )
     if callable(said):
         return Intervention(name, "call", change=said)
+    if not isinstance(said, str) and hasattr(said, "__getitem__"):
+        return Intervention(name, "batches", batches=said)
     words = str(said).split()
     act, rest = (words[0], words[1:]) if words else ("", [])
     if act not in _ACTS:
@@ -118,24 +133,24 @@ def _read(name: str, said: str | Change, at: int) -> Intervention:
     try:
         found = _parse(name, act, rest)
     except (ValueError, IndexError):
-        raise _refusal(
-            name, said, "write 'rate 0.1 PATTERN', 'rewind PATTERN to 10', or 'entropy-floor 1.5 times 10'."
-        ) from None
+        raise _refusal(name, said, _EXAMPLES) from None
     if not 0 <= found.factor < float("inf") or not 0 <= found.to <= at:
         raise _refusal(
             name, said, f"a rate is a factor of at least 0, and a rewind goes to a step from 0 to {at}."
         )
-    if (act in ("freeze", "rewind", "rate")) != bool(found.patterns):
+    if (act in _ON_PARAMETERS) != bool(found.patterns):
         raise _refusal(
             name,
             said,
             "freeze, rewind and rate need the names of parameters ('*' stands for any letters), and the "
             "others take none.",
         )
-    if act in WAYS and not (0 < found.strength < float("inf") and 0 <= (found.target or 0.0) < float("inf")):
+    if not (0 < found.strength < float("inf") and 0 <= (found.target or 0.0) < float("inf")):
         raise _refusal(name, said, "an entropy is at least 0 nats, and the strength of its term above 0.")
-    if act in WAYS[1:] and found.target is None:
+    if act in ENTROPY_WAYS[1:] and found.target is None:
         raise _refusal(name, said, f"{act} needs a number of nats: '{act} 1.5'.")
+    if act in ATTENTION_WAYS and not found.factor > 0:
+        raise _refusal(name, said, "a temperature is above 0.")
     return found
 
 
@@ -146,11 +161,11 @@ def _refusal(name: str, said: object, advice: str) -> InputError:
 def _parse(name: str, act: str, rest: list[str]) -> Intervention:
     """Raises ValueError or IndexError where the words say no number in the place of one."""
     factor, to = 0.0 if act == "freeze" else 1.0, 0
-    if act == "rate":
+    if act in ("rate", "attention-temperature"):
         factor, rest = float(rest[0]), rest[1:]
     if act == "rewind" and "to" in rest:
         rest, to = rest[:-2], int(rest[rest.index("to") + 1])
-    if act not in WAYS:
+    if act not in ENTROPY_WAYS:
         return Intervention(name, act, tuple(rest), factor, to)
     strength = STRENGTH
     if "times" in rest:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from joma.core.errors import InputError
-from joma.instruments.branch.entropy import EntropyTerm, attention_calls
+from joma.instruments.branch.attention import AttentionChange
+from joma.instruments.branch.entropy import EntropyTerm
 from joma.instruments.branch.interventions import Intervention
 from joma.training.loop import reproducible
 
@@ -97,14 +98,15 @@ class Trainer:
             if order:
                 numbers = np.random.default_rng([self.seed, order]).permutation(numbers)
             slow: list[Tensor] = []
-            term = None if intervention is None else intervention.entropy_term()
+            beside = None if intervention is None else intervention.of_steps()
             factor = 1.0
             if intervention is not None:
+                batches = batches if intervention.batches is None else intervention.batches
                 slow, factor = self._change(model, optimizer, state, intervention)
             rows = []
             for done, number in enumerate(numbers.tolist()):
                 before = [part.clone() for part in slow]
-                found = self._train(model, optimizer, self._batch(batches, number), at + done, term)
+                found = self._train(model, optimizer, self._batch(batches, number), at + done, beside)
                 for part, was in zip(slow, before, strict=True):
                     part.copy_(was + factor * (part - was) if factor else was)
                 rows += [{"step": at + done, "metric": m, "value": v} for m, v in found.items()]
@@ -150,12 +152,13 @@ class Trainer:
         optimizer: Optimizer,
         batch: Any,
         number: int,
-        term: EntropyTerm | None = None,
+        beside: EntropyTerm | AttentionChange | None = None,
     ) -> dict[str, float]:
         """One step. Its random numbers follow from seed and step, whatever was drawn before."""
         torch.manual_seed((self.seed + 1) * 1_000_003 + number)
         model.train()
-        with nullcontext([]) if term is None else attention_calls(model) as calls:
+        around = nullcontext() if beside is None else beside.around(model, lambda it: self.step(it, batch))
+        with around:
             found = self.step(model, batch)
         values = dict(found) if isinstance(found, Mapping) else {"loss": found}
         loss = values.get("loss")
@@ -164,9 +167,7 @@ class Trainer:
                 "branch: step(model, batch) hides its loss; return the loss as a tensor with its gradient, "
                 "or a mapping that has it as 'loss', and leave backward() and the optimizer's step to joma."
             )
-        goal = loss
-        if term is not None:
-            goal = loss + term.of(calls)
+        goal = loss if beside is None else beside.goal(loss)
         optimizer.zero_grad()
         goal.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

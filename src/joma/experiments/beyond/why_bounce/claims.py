@@ -51,7 +51,7 @@ def interval(values: pd.Series[float]) -> tuple[float, float, float]:
     return mean, mean - float(half), mean + float(half)
 
 
-def said(values: pd.Series[float]) -> str:
+def in_words(values: pd.Series[float]) -> str:
     """``0.12 [0.08, 0.16]``."""
     mean, low, high = interval(values)
     return f"{mean:.3g} [{low:.3g}, {high:.3g}]"
@@ -81,7 +81,7 @@ def answer(settings: WhyBounce, tables: Mapping[str, pd.DataFrame]) -> list[str]
     }
     return [
         f"From the dip at steps {by_seed['dip_step'].min():.0f} to {by_seed['dip_step'].max():.0f} the "
-        f"entropy rises by {said(by_seed['rise'])} nats ({len(by_seed)} seeds, mean and 95 % interval).",
+        f"entropy rises by {in_words(by_seed['rise'])} nats ({len(by_seed)} seeds, mean and 95 % interval).",
         f"Predictions that hold: {told['hold']}; that fail: {told['fail']}; undecided: {told['undecided']}.",
     ]
 
@@ -97,7 +97,7 @@ def _there_is_a_bounce(own: Mapping[str, pd.DataFrame]) -> Claim:
         measured=float(by_seed["rise"].mean()),
         null=found.rebound_null,
         null_description="mean rebound from which on noise of the seeds' spread is excluded (1 in 20)",
-        evidence=f"rise in nats {said(by_seed['rise'])}, from dips at steps "
+        evidence=f"rise in nats {in_words(by_seed['rise'])}, from dips at steps "
         + ", ".join(f"{step:.0f}" for step in by_seed["dip_step"]),
     )
 
@@ -118,7 +118,7 @@ def _driver(forces: pd.DataFrame) -> Claim:
         by_set = part.pivot(index="seed", columns="set", values="value")
         shares[phase] = by_set.div(by_set.sum(axis=1), axis=0)
     rise = shares["rise"]
-    parts = "; ".join(f"{name} {said(rise[name])}" for name in rise if (rise[name] != 0).any())
+    parts = "; ".join(f"{name} {in_words(rise[name])}" for name in rise if (rise[name] != 0).any())
     return _decide(
         STATEMENTS["why_bounce.driver"],
         rise[QUERIES_KEYS],
@@ -145,14 +145,14 @@ def _mechanisms(own: Mapping[str, pd.DataFrame]) -> list[Claim]:
         "noise": numbers["noise"],
     }
     beside = {
-        "queries_keys": f"put back at the end they take away {said(ways['put back'][QUERIES_KEYS])}; frozen, "
-        f"{said(ways['frozen'][QUERIES_KEYS])}; with all else frozen "
-        f"{said(ways['all else frozen'][QUERIES_KEYS])} comes",
-        "embeddings": f"put back at the end they take away {said(ways['put back'][EMBEDDINGS])}; frozen, "
-        f"{said(ways['frozen'][EMBEDDINGS])}; with all else frozen "
-        f"{said(ways['all else frozen'][EMBEDDINGS])} comes",
-        "scale": f"the logits' spread at the end over that at the dip: {said(numbers['spread_of_logits'])}",
-        "noise": f"at a tenth of the learning rate {said(ways['slow'].iloc[:, 0])} of the rise does not come",
+        "queries_keys": f"put back at the end they take away {in_words(ways['put back'][QUERIES_KEYS])}; frozen, "
+        f"{in_words(ways['frozen'][QUERIES_KEYS])}; with all else frozen "
+        f"{in_words(ways['all else frozen'][QUERIES_KEYS])} comes",
+        "embeddings": f"put back at the end they take away {in_words(ways['put back'][EMBEDDINGS])}; frozen, "
+        f"{in_words(ways['frozen'][EMBEDDINGS])}; with all else frozen "
+        f"{in_words(ways['all else frozen'][EMBEDDINGS])} comes",
+        "scale": f"the logits' spread at the end over that at the dip: {in_words(numbers['spread_of_logits'])}",
+        "noise": f"at a tenth of the learning rate {in_words(ways['slow'].iloc[:, 0])} of the rise does not come",
     }
     found = [
         _decide(
@@ -162,12 +162,12 @@ def _mechanisms(own: Mapping[str, pd.DataFrame]) -> list[Claim]:
             of="share of the rise",
             null=chance,
             null_description=ANOTHER_ORDER,
-            evidence=f"share {said(values)}" + (f"; {beside[name]}" if name in beside else ""),
+            evidence=f"share {in_words(values)}" + (f"; {beside[name]}" if name in beside else ""),
         )
         for name, values in shares.items()
     ]
     rises = {name: numbers[f"rise_{name}"] for name in ("rare", "middle", "frequent")}
-    told = ", ".join(f"{name} {said(values)}" for name, values in rises.items())
+    told = ", ".join(f"{name} {in_words(values)}" for name, values in rises.items())
     found.append(
         _decide(
             STATEMENTS["why_bounce.rare_tokens"],
@@ -188,7 +188,7 @@ def _mechanisms(own: Mapping[str, pd.DataFrame]) -> list[Claim]:
             of="attention lost by salient keys, less that of the way back",
             null=float(back.mean()),
             null_description="attention that keys salient at the end lose on the way back to the dip, mean",
-            evidence=f"keys salient at the dip lose {said(lost)} of attention",
+            evidence=f"keys salient at the dip lose {in_words(lost)} of attention",
         )
     )
     by_id = {one.id: one for one in found}
@@ -213,7 +213,7 @@ def _worth(own: Mapping[str, pd.DataFrame]) -> list[Claim]:
     for short, name in WORTH.items():
         saves = short == "forward"
         losses = by_kind[name] * (-1 if saves else 1)
-        told = ", ".join(f"{kind} {said(losses[kind])}" for kind in losses)
+        told = ", ".join(f"{kind} {in_words(losses[kind])}" for kind in losses)
         statement = STATEMENTS["why_bounce.forward_saves" if saves else f"why_bounce.{short}_costs"]
         found.append(
             _decide(
@@ -224,7 +224,7 @@ def _worth(own: Mapping[str, pd.DataFrame]) -> list[Claim]:
                 null=spread,
                 null_description="difference of twins in another order, root mean square",
                 evidence=f"nats, by kind of token and place in the window: {told}; on the training text "
-                f"{said(_training(own['losses'], name) * (-1 if saves else 1))}",
+                f"{in_words(_training(own['losses'], name) * (-1 if saves else 1))}",
             )
         )
     return found
