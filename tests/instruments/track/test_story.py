@@ -17,6 +17,7 @@ NOISE = 0.02 * np.random.default_rng(0).standard_normal((2, len(STEPS)))
 
 def _story(**courses: np.ndarray) -> str:
     kinds = {"rank": ("stable_rank", "lower"), "entropy": (ATTENTION_ENTROPY, "attention")}
+    kinds["sink"] = ("first_key_share", "received_attention")
     rows = []
     for name, values in courses.items():
         metric, matrix = kinds[name]
@@ -45,3 +46,11 @@ def test_falls_bounces_and_rest_are_told_apart(course: np.ndarray, story: str) -
 def test_the_larger_change_comes_first() -> None:
     said = _story(entropy=3.2 - 0.5 * TIME + NOISE[0], rank=10 - 6 * TIME + NOISE[1])
     assert said.index("stable rank") < said.index("attention entropy")
+
+
+def test_when_the_first_key_became_a_sink_is_told() -> None:
+    """A step up at 200: before it 0.1, from there on 0.6."""
+    said = _story(sink=np.where(STEPS < 200, 0.1, 0.6))
+    assert "the first key receives 0.10 of the attention at step 0 and 0.60 at step 390" in said
+    assert "half of the change by step 200" in said
+    assert "first key" not in _story(sink=np.full(len(STEPS), 0.3))

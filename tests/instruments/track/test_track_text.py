@@ -19,6 +19,7 @@ from joma.cli.main import main
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 VOCABULARY, LENGTH = 50, 16
+SECTIONS = ("attention", "coherence", "salience", "received_attention")
 
 
 def trained(folder: Path, names: list[str], seed: int = 0) -> None:
@@ -60,7 +61,7 @@ def found(series: Path) -> joma.TrackResult:
             series / "run",
             series / "text.npy",
             length=LENGTH,
-            sections=("attention", "coherence", "salience"),
+            sections=SECTIONS,
             quiet=True,
         )
 
@@ -80,14 +81,13 @@ def test_loss_attention_and_sections_are_those_of_the_model_itself(
     assert measured == pytest.approx(loss, rel=1e-5)
     assert set(own["loss"]) == {measured}
 
-    sections = ("attention", "coherence", "salience")
-    probed = joma.probe(model, series / "text.npy", length=LENGTH, sections=sections).tables
+    probed = joma.probe(model, series / "text.npy", length=LENGTH, sections=SECTIONS).tables
     entropy = own[(own["metric"] == "attention_entropy") & (own["matrix"] == "attention")]
     truth = probed["attention"][probed["attention"]["metric"] == "attention_entropy"]
     assert len(entropy) == 4
     assert entropy["value"].to_numpy() == pytest.approx(truth["value"].to_numpy(), rel=1e-6)
 
-    for section in ("coherence", "salience"):
+    for section in SECTIONS[1:]:
         kept = found.tables[section]
         kept = kept[kept["checkpoint"] == name].drop(
             columns=["series", "checkpoint", "line", "step", "tokens"]
@@ -96,6 +96,14 @@ def test_loss_attention_and_sections_are_those_of_the_model_itself(
     means = probed["salience"].groupby("layer")["salience"].mean()
     curve = own[(own["metric"] == "salience") & (own["matrix"] == "salience")].set_index("layer")["value"]
     assert curve.to_numpy(float) == pytest.approx(means.to_numpy())
+
+    received = probed["received_attention"]
+    curves = own[own["matrix"] == "received_attention"]
+    assert set(curves["metric"]) == {
+        "hitter_share", "even_hitter_share", "first_key_share", "hitter_overlap", "received_maximum",
+        "removal_effect",
+    }  # fmt: skip
+    assert curves["value"].to_numpy() == pytest.approx(received["value"].to_numpy(), rel=1e-6)
 
 
 def test_two_series_by_tokens_and_by_loss(series: Path) -> None:

@@ -29,7 +29,8 @@ class TrackSettings(Instrument):
     checkpoint and measurement; ``bounces``, one per curve; ``dates``, when each layer has done half of its
     fall and return, and ``orders``, whether in the order of the layers; ``layers``, a row per layer;
     ``warnings``; ``beside``, with a second series; of
-    the sections of a probe their own tables (``coherence``, ``joint_dynamics``, ``salience``).
+    the sections of a probe their own tables (``coherence``, ``joint_dynamics``, ``salience``,
+    ``received_attention``).
     """
 
     title = "a series of checkpoints measured along its training"
@@ -50,7 +51,8 @@ class TrackSettings(Instrument):
     )
     weights: bool = setting(False, "weights alone, whatever the text")
     sections: tuple[str, ...] = setting(
-        ("attention",), "of a probe, with --text: attention,coherence,joint_dynamics,salience"
+        ("attention",),
+        "of a probe, with --text: attention,coherence,joint_dynamics,salience,received_attention",
     )
     statistics: tuple[str, ...] = setting(("entropy",), "of the attention: entropy,renyi_2,self_mass, ...")
     layers: tuple[int, ...] | None = setting(None, "numbers of the layers: 0,5,11 (none: all)", at_least=0)

@@ -14,6 +14,10 @@ _SHOWN = 2
 _NAMES = {"stable_rank": "the stable rank", ATTENTION_ENTROPY: "the attention entropy"}
 _LEAST_CHANGE = 0.005
 """The least relative change that a sentence tells: smaller ones do not show in three digits."""
+_LEAST_SHARE = 0.02
+"""The least change of a share of the mass that a sentence tells."""
+FIRST_KEY = "first_key_share"
+"""Metric of the section ``received_attention``: the share of the mass that the first key seen receives."""
 
 
 def what_happened(tables: Mapping[str, pd.DataFrame]) -> str:
@@ -34,10 +38,27 @@ def what_happened(tables: Mapping[str, pd.DataFrame]) -> str:
     for change in sorted(told, key=lambda one: -one.size):
         largest.setdefault(change.kind, change)
     some = [change.words() for change in list(largest.values())[:_SHOWN]]
-    if not some:
-        return "No curve falls or bounces beyond noise."
-    sentence = "; ".join(some)
+    sinks = when_sinks_arose(tables["values"])
+    sentence = "; ".join([*(some or ["no curve falls or bounces beyond noise"]), *([sinks] if sinks else [])])
     return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def when_sinks_arose(values: pd.DataFrame) -> str:
+    """How the mass of the first key moved along the first series, and when half of that was done.
+
+    Empty without the section ``received_attention``, or where the mean over layers and heads hardly moves.
+    """
+    own = values[(values["series"] == "A") & (values["metric"] == FIRST_KEY)]
+    mean = own.groupby("step")["value"].mean().sort_index()
+    if len(mean) < 2 or abs(mean.iloc[-1] - mean.iloc[0]) < _LEAST_SHARE:
+        return ""
+    first, last = float(mean.iloc[0]), float(mean.iloc[-1])
+    done = (mean - first) / (last - first)
+    half = int(done.index[done >= 0.5][0])
+    return (
+        f"the first key receives {first:.2f} of the attention at step {int(mean.index[0])} and {last:.2f} at "
+        f"step {int(mean.index[-1])}, half of the change by step {half}"
+    )
 
 
 class _Change:

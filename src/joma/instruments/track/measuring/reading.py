@@ -22,7 +22,7 @@ from joma.instruments.reading.texts import Windows, windows
 from joma.instruments.track.measuring.rows import Row
 from joma.instruments.watch.measuring import check_statistics
 
-DETAILS = ("coherence", "joint_dynamics", "salience")
+DETAILS = ("coherence", "joint_dynamics", "salience", "received_attention")
 """Sections of a probe whose own tables are kept beside the curves."""
 _CURVES = {"cosine": "coherence", "index": "joint_dynamics"}
 
@@ -48,8 +48,9 @@ def text_tables(
     Returns:
         ``values``: loss; the attention's statistics by head; by layer the absolute cosine of distinct tokens
         (``coherence``), the index of the joint dynamics, and of the salience the mean over query and context
-        tokens (and of its standard error, which is about what noise alone would show); and of those sections
-        the tables of ``joma.probe`` themselves, by their names.
+        tokens (and of its standard error, which is about what noise alone would show); by head what
+        ``received_attention`` says of its keys; and of those sections the tables of ``joma.probe``
+        themselves, by their names.
 
     Raises:
         InputError: a model or text that cannot be used.
@@ -99,6 +100,8 @@ def text_tables(
         means = found["salience"].groupby("layer")[["salience", "standard_error"]].mean().reset_index()
         means = means.rename(columns={"standard_error": "salience_error"})
         tables.append(means.melt("layer", var_name="metric").assign(matrix="salience"))
+    if "received_attention" in found:
+        tables.append(found["received_attention"].assign(matrix="received_attention"))
     values = pd.concat([_tidy(table) for table in tables], ignore_index=True)
     values["dtype"] = str(loaded.dtype).removeprefix("torch.")
     return {"values": values, **{name: found[name] for name in DETAILS if name in found}}

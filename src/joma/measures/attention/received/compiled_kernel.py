@@ -123,11 +123,13 @@ def _add_mass(scores: Floats, row: Floats, length: Floats, mass: Floats, doubt: 
     """Make probabilities of the scores of a row, and add them."""
     top, share, weight, slope, floor = row[_TOP], row[_SHARE], row[_WEIGHT], row[_SLOPE], row[_FLOOR]
     for at in range(len(scores)):
+        # Read before anything is written, and chosen without a jump: else no vector is made of the maximum.
+        largest = most[at]
         p = _exp2(scores[at] - top) * share
         scores[at] = p
         mass[at] += weight * p
         doubt[at] += p * (slope * length[at] + floor)
-        most[at] = max(most[at], p)
+        most[at] = p if p > largest else largest
 
 
 @njit(inline="always")
