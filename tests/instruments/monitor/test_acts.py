@@ -17,7 +17,7 @@ from joma.instruments.monitor.acts.clip import Clip, scale_head, why_not
 from joma.instruments.monitor.acts.rate import LOWERED
 from joma.instruments.monitor.alarms.messages import Message
 from joma.instruments.monitor.folder import read_messages
-from joma.instruments.monitor.measuring.products import Attended, QueryKey, find_products
+from joma.instruments.monitor.measuring.products import AttentionPlace, QueryKey, find_products
 from joma.instruments.monitor.monitor import Monitor
 
 WIDTH, HEADS = 16, 4
@@ -84,7 +84,7 @@ class Model(nn.Module):
 
 def products(model: nn.Module) -> list[QueryKey]:
     found, reasons = find_products(
-        model, [Attended("", n, f"layers.{n}.self_attn", HEADS) for n in range(2)], []
+        model, [AttentionPlace("", n, f"layers.{n}.self_attn", HEADS) for n in range(2)], []
     )
     assert not reasons
     return found
@@ -136,7 +136,7 @@ def test_scaling_a_head_scales_its_logits_with_biases_in_fused_weights() -> None
     encoder = nn.TransformerEncoder(
         nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1, enable_nested_tensor=False
     )
-    (one,), reasons = find_products(encoder, [Attended("", 0, "layers.0.self_attn", 2)], [])
+    (one,), reasons = find_products(encoder, [AttentionPlace("", 0, "layers.0.self_attn", 2)], [])
     assert not reasons
     inner = encoder.layers[0].self_attn
     with torch.no_grad():
@@ -305,7 +305,9 @@ def test_shared_and_frozen_weights_are_left_alone() -> None:
     assert why_not(first, [first, second]) == ""
     model.layers[0].self_attn.q_proj.weight.requires_grad_(False)
     assert why_not(first, [first, second]) == "its queries or keys are frozen"
-    shared = QueryKey(Attended("", 0, "layers.1.self_attn", HEADS, calls=2), second.query, second.key, HEADS)
+    shared = QueryKey(
+        AttentionPlace("", 0, "layers.1.self_attn", HEADS, calls=2), second.query, second.key, HEADS
+    )
     assert "shared by several attentions" in why_not(shared, [shared])
     monitor = Monitor(model, on_alarm="qk_clip")
     (told,) = monitor._actor.answer(alarm(4), [first])

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations
 
 from joma.core.errors import InputError
 from joma.instruments.monitor.measuring.gauge import READ_EVERY, Gauge
-from joma.instruments.monitor.measuring.products import Attended, find_products
+from joma.instruments.monitor.measuring.products import AttentionPlace, find_products
 from joma.instruments.monitor.monitor import Monitor
 from joma.measures.ranks.head_products import first_vectors, follow_norms
 from joma.models.decoder import Decoder
@@ -182,7 +182,7 @@ def test_what_has_no_plain_queries_and_keys_is_said(caplog: pytest.LogCaptureFix
 def test_the_model_is_left_as_it_is_and_copies_are_followed() -> None:
     model = llama()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    places = [Attended("", n, f"model.layers.{n}.self_attn", 4) for n in range(2)]
+    places = [AttentionPlace("", n, f"model.layers.{n}.self_attn", 4) for n in range(2)]
     products, reasons = find_products(model, places, [])
     assert not reasons
     gauge = Gauge(model, [], products, searched=True)
@@ -199,8 +199,8 @@ def test_the_model_is_left_as_it_is_and_copies_are_followed() -> None:
 
 
 def test_heads_that_do_not_fit_are_no_heads() -> None:
-    products, reasons = find_products(llama(), [Attended("", 0, "model.layers.0.self_attn", 3)], [])
+    products, reasons = find_products(llama(), [AttentionPlace("", 0, "model.layers.0.self_attn", 3)], [])
     assert not products
     assert "are not those of 3 heads" in reasons["model.layers.0.self_attn"]
-    _, reasons = find_products(nn.Linear(2, 2), [Attended("", 0, "", 1)], [])
+    _, reasons = find_products(nn.Linear(2, 2), [AttentionPlace("", 0, "", 1)], [])
     assert "no rule tells which weights" in reasons[""]

@@ -19,7 +19,7 @@ from joma.instruments.monitor.guard import Guard
 from joma.instruments.monitor.measuring.blocks import Block
 from joma.instruments.monitor.measuring.gauge import READ_EVERY, Gauge
 from joma.instruments.monitor.measuring.look import Observation
-from joma.instruments.monitor.measuring.products import Attended, attended_in
+from joma.instruments.monitor.measuring.products import AttentionPlace, attended_in
 from joma.instruments.monitor.measuring.rows import BETWEEN, frame, summary
 from joma.instruments.monitor.record import Record
 from joma.instruments.monitor.sinks import Destination
@@ -53,7 +53,7 @@ class Between:
             judge.growth.attended = [list(astuple(one)) for one in attended]
             self._guard.attempt("queries and keys", partial(self._search, attended))
 
-    def _search(self, attended: Sequence[Attended]) -> None:
+    def _search(self, attended: Sequence[AttentionPlace]) -> None:
         if said := self.gauge.search(attended):
             self._guard.say("queries and keys", said)
 
@@ -64,7 +64,7 @@ class Between:
             groups = optimizer.param_groups
             self._guard.attempt("the optimizer", lambda: told.extend(judge.settings(step, groups)))
         if self._reads and not self.gauge.searched and judge.growth.attended:  # a run that goes on
-            known = [Attended(*one) for one in judge.growth.attended]
+            known = [AttentionPlace(*one) for one in judge.growth.attended]
             self._guard.attempt("queries and keys", partial(self._search, known))
         if self._reads and step % READ_EVERY == 0:
             self._guard.attempt("queries and keys", partial(self.gauge.read, step))

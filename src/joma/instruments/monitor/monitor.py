@@ -326,7 +326,7 @@ class Monitor:
         self._rate = max(rates, default=None)
 
     def _shut_look(self) -> None:
-        self._looks.shut()
+        self._looks.close()
 
     def _take(self, step: int) -> None:
         planned = step // self.every > self._looked // self.every

@@ -4,7 +4,7 @@ The statistic is the largest rise of ln sigma_1 of any head over ``WINDOW`` step
 the width, the depth or the scale of the weights. It is held against what is usual in the run itself (a
 winsorised mean of the same statistic, of windows that ended before this one began) and against ``FLOOR``,
 below which no growth is told; a growth that slows down (a healthy transition) is none. The constants were
-chosen on the kinds of networks that ``joma.experiments.beyond.growth.kinds.CHOSEN_ON`` lists.
+chosen on the kinds of networks that ``CHOSEN_ON`` lists in ``benchmarks/growth_study/kinds.py``.
 """
 
 from __future__ import annotations
@@ -49,10 +49,6 @@ class GrowthState:
     """The rises of windows that have not ended before the last one began."""
     usual: float = math.nan
     first: int = -1
-
-    def renewed(self) -> GrowthState:
-        """With what is usual forgotten: something was changed from outside."""
-        return GrowthState()
 
 
 @dataclass(frozen=True)

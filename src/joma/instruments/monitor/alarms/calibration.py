@@ -58,12 +58,12 @@ def calibrate(folders: Sequence[str | Path]) -> Reference:
             [judge.change.largest],
             [judge.growth.largest],
         )
-        found = own if found is None else _joined(found, own, folder)
+        found = own if found is None else _join(found, own, folder)
     assert found is not None
     return found
 
 
-def _joined(found: Reference, own: Reference, folder: Path) -> Reference:
+def _join(found: Reference, own: Reference, folder: Path) -> Reference:
     for name, words in (
         ("model", "model"),
         ("every", "cadence"),

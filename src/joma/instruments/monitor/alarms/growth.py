@@ -83,10 +83,7 @@ class GrowthAlarm:
             f"the spectral norm of W_Q^T W_K grew {math.exp(growth.rise):.2f}-fold in {WINDOW} steps "
             f"(usual in this run: {math.exp(usual):.2f}-fold)"
         )
-        sure = (
-            self.level_sure
-            or "a rule whose false alarms were counted, not bounded: see the experiment growth"
-        )
+        sure = self.level_sure or "a rule whose false alarms were counted, not bounded: see docs/growth.md"
         if (ahead := self._forecast(growth, key, value)) is not None:
             what += f"; {ahead}"
         since = self.quiet[growth.head]

@@ -39,7 +39,7 @@ class Outside:
                     continue
                 key = f"{number} {name}"
                 known = self.settings.get(key, [])
-                if len(known) == 2 and _jumped(*known, float(value)):
+                if len(known) == 2 and _is_jump(*known, float(value)):
                     where = f" of group {number}" if len(groups) > 1 and name not in told else ""
                     told.setdefault(name, f"the {words}{where} went from {known[1]:g} to {value:g}")
                 self.settings[key] = [*known[-1:], float(value)]
@@ -56,7 +56,7 @@ class Outside:
         return [f"the batch went from {known[0]:,} to {rows:,} rows"]
 
 
-def _jumped(before: float, last: float, now: float) -> bool:
+def _is_jump(before: float, last: float, now: float) -> bool:
     if last <= 0 or now <= 0 or 1 / _RATIO < now / last < _RATIO:
         return False
     return abs(now - last) > _TIMES * abs(last - before)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from joma.core.printing import one_line_of
 from joma.instruments.monitor.measuring.blocks import Block
-from joma.instruments.monitor.measuring.products import Attended, QueryKey, find_products
+from joma.instruments.monitor.measuring.products import AttentionPlace, QueryKey, find_products
 from joma.instruments.monitor.measuring.rows import COLUMNS, LOG_NORM, frame
 from joma.instruments.monitor.measuring.weights import why_sharded
 from joma.measures.ranks.head_products import first_vectors, follow_norms
@@ -59,7 +59,7 @@ class Gauge:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_flying": []}
 
-    def search(self, attended: Sequence[Attended]) -> str:
+    def search(self, attended: Sequence[AttentionPlace]) -> str:
         """Find the queries and keys of these attentions; what to say of those that have none."""
         if self.searched or not attended:
             return ""

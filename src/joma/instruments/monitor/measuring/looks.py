@@ -53,7 +53,7 @@ class Looks:
             if self._guard.attempt("a look", look.open):
                 self.look = look
 
-    def shut(self) -> None:
+    def close(self) -> None:
         """Leave the model as it was."""
         if self.look is not None:
             look, self.look = self.look, None
@@ -62,7 +62,7 @@ class Looks:
     def take(self, step: int) -> tuple[pd.DataFrame, Sequence[Observation]]:
         """What the look that is open saw, as rows and as tensors; what it could not see is said."""
         look = self.look
-        self.shut()
+        self.close()
         if look is None:
             return frame([]), []
         seen, problem = look.observations()

@@ -15,7 +15,7 @@ from joma.instruments.monitor.measuring.look import RESIDUAL, Observation
 
 
 @dataclass(frozen=True)
-class Attended:
+class AttentionPlace:
     """An attention that a look saw: where it stands, and how many heads its queries have."""
 
     stack: str
@@ -62,7 +62,7 @@ class Rows:
 class QueryKey:
     """Queries and keys of one attention."""
 
-    place: Attended
+    place: AttentionPlace
     query: Rows
     key: Rows
     key_heads: int
@@ -75,18 +75,18 @@ class QueryKey:
         )
 
 
-def attended_in(seen: Iterable[Observation]) -> list[Attended]:
+def attended_in(seen: Iterable[Observation]) -> list[AttentionPlace]:
     """The attentions of a look, each once."""
-    found: dict[str, Attended] = {}
+    found: dict[str, AttentionPlace] = {}
     for one in seen:
         if one.metric not in RESIDUAL:
             calls = max(one.call + 1, found[one.module].calls if one.module in found else 1)
-            found[one.module] = Attended(one.stack, one.layer, one.module, one.values.numel(), calls)
+            found[one.module] = AttentionPlace(one.stack, one.layer, one.module, one.values.numel(), calls)
     return list(found.values())
 
 
 def find_products(
-    model: nn.Module, attended: Sequence[Attended], blocks: Sequence[Block]
+    model: nn.Module, attended: Sequence[AttentionPlace], blocks: Sequence[Block]
 ) -> tuple[list[QueryKey], dict[str, str]]:
     """W_Q and W_K of each attention that was seen; and of the others why they are not read, by module."""
     checkpoint = weights_of(model)
@@ -117,17 +117,20 @@ def find_products(
 
 
 def _near(
-    place: Attended, matrices: Sequence[Matrix], attended: Sequence[Attended], blocks: Sequence[Block]
+    place: AttentionPlace,
+    matrices: Sequence[Matrix],
+    attended: Sequence[AttentionPlace],
+    blocks: Sequence[Block],
 ) -> Mapping[str, list[Matrix]]:
     """By role the matrices in the module itself, or else in its block, where no other attention is there."""
 
-    def within(name: str) -> list[Matrix]:
+    def matrices_in(name: str) -> list[Matrix]:
         return [one for one in matrices if not name or _plain(one.tensor).startswith(f"{name}.")]
 
-    own = [one for one in within(place.module) if one.role.removeprefix("cross_") in ("query", "key")]
+    own = [one for one in matrices_in(place.module) if one.role.removeprefix("cross_") in ("query", "key")]
     block = block_of(blocks, place.module)
     if not own and block is not None and sum(block.holds(one.module) for one in attended) == 1:
-        own = [one for one in within(block.name) if one.role in ("query", "key")]
+        own = [one for one in matrices_in(block.name) if one.role in ("query", "key")]
     near: dict[str, list[Matrix]] = {}
     for matrix in own:
         near.setdefault(matrix.role, []).append(matrix)
@@ -151,7 +154,7 @@ def _rows_of(model: nn.Module, matrix: Matrix) -> Rows | None:
     return Rows(owner, leaf, matrix.piece) if plain and not odd else None
 
 
-def _fit(place: Attended, query: Rows, key: Rows) -> QueryKey | str:
+def _fit(place: AttentionPlace, query: Rows, key: Rows) -> QueryKey | str:
     rows = [one.piece.take(one.parameter()).shape[0] for one in (query, key)]
     width = rows[0] // place.heads
     if rows[0] % place.heads or rows[1] % width or place.heads % (rows[1] // width):

@@ -3,43 +3,46 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pandas as pd
 
-from joma.core.progress import Progress
+from growth_study.kinds import BRANCHES, RAMP, TWIN
 from joma.experiments.beyond.alarm.intervals import median_bounds, share_bounds
 from joma.experiments.beyond.alarm.labels import became
-from joma.experiments.beyond.growth import Growth
-from joma.experiments.beyond.growth.kinds import BRANCHES, CHOSEN_ON, JUDGED_ON, RAMP, TWIN
-from joma.experiments.beyond.growth.training import READ_EVERY, train_base
 from joma.experiments.shared.tables import Row, Rows
 from joma.instruments.monitor.alarms.messages import LARGE_LOGIT
+from joma.instruments.monitor.measuring.gauge import READ_EVERY
 from joma.measures.change.growth import Array, Forecast, GrowthState, add_reading, forecast_crossing
 from joma.measures.change.loss import LossCusum
 
 LOOKS_EVERY = 50
 """Steps between the looks that tell the largest logit for a forecast."""
 DAMAGED = ("degraded", "collapsed")
+DOUBLED = "rate x2"
 
 
-def run(settings: Growth, progress: Progress) -> dict[str, pd.DataFrame]:
-    """The tables of ``joma.experiments.beyond.growth.Growth``."""
-    kinds = JUDGED_ON if settings.kinds == "judged" else CHOSEN_ON
-    parts = progress.parts(
-        {
-            f"{kind.name.replace(', ', '-').replace(' ', '-')}-{base:04d}": partial(
-                train_base, settings, kind, base
-            )
-            for base in range(settings.bases)
-            for kind in kinds
-        }
-    )
-    runs = pd.concat([_judge_base(part) for part in parts.values()], ignore_index=True)
+def tables_of(parts: Iterable[pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Of the series of bases: ``runs``, a row a run; ``rates`` and ``leads`` over bases, with bounds."""
+    runs = pd.concat([_judge_base(part) for part in parts], ignore_index=True)
     runs = runs.sort_values(["kind", "base"], kind="stable", ignore_index=True)
     return {"runs": runs, "rates": _rates(runs), "leads": _leads(runs)}
+
+
+def quiet_bases(runs: pd.DataFrame) -> tuple[int, int]:
+    """Bases with an alarm in a healthy run (a doubled rate aside), and all bases."""
+    names = {"base", *(branch.name for branch in BRANCHES if branch.kind == "healthy")} - {DOUBLED}
+    healthy = runs[runs["branch"].isin(names)]
+    said = healthy.groupby(["kind", "base"])["alarm"].apply(lambda alarms: bool(alarms.notna().any()))
+    return int(said.sum()), len(said)
+
+
+def held_forecasts(runs: pd.DataFrame) -> tuple[int, int]:
+    """Forecasts of a head's logit of 100 whose interval held it, and all of heads that reached it."""
+    told = runs.dropna(subset=["forecast", "logit_100"])
+    held = (told["logit_100"] >= told["low"]) & (told["logit_100"] <= told["high"])
+    return int(held.sum()), len(told)
 
 
 def _judge_base(part: pd.DataFrame) -> pd.DataFrame:

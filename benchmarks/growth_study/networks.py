@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from joma.experiments.beyond.growth.kinds import Kind
+from growth_study.kinds import Kind
 
 LENGTH = 32
 PATCHES, SIDE, CLASSES = 16, 4, 10

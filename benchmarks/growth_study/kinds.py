@@ -40,7 +40,7 @@ CHOSEN_ON = (
     Kind(name="gpt, rate 1e-2", rate=1e-2),
     Kind(name="decoder, one head, words", heads=1, key_heads=1, norm="post", words=True, rate=1e-3),
 )
-"""On which the constants of ``joma.measures.change.growth`` were chosen."""
+"""On which the constants of ``joma.measures.change.growth`` were chosen, two bases each."""
 JUDGED_ON = (
     Kind(name="qk-norm", qk_norm=True),
     Kind(name="rotary, grouped queries, SwiGLU", key_heads=2, rotary=True, gated=True),
