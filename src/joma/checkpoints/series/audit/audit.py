@@ -8,7 +8,7 @@ from pathlib import Path
 
 from joma.checkpoints.adapters import is_adapter, open_weights
 from joma.checkpoints.checkpoint import Checkpoint
-from joma.checkpoints.series.audit.content import MemberContent, read_content, samples_for
+from joma.checkpoints.series.audit.content import MemberContent, align_names, read_content, samples_for
 from joma.checkpoints.series.audit.damage import damage_of
 from joma.checkpoints.series.audit.distant import read_distant
 from joma.checkpoints.series.audit.examination import examine_line
@@ -61,7 +61,7 @@ def audit_series(
     for line in lines(chosen):
         own = [contents[one.name] for one in line if one.name in contents]
         if len(own) > 1:
-            more, words = examine_line(own)
+            more, words = examine_line(align_names(own))
             faults += more
             notes += [word for word in words if word not in notes]
     if len(contents) < 2:
