@@ -140,7 +140,8 @@ def _read_headers(
     most = int(_FOR_HEADERS * purse.left)
     distinct = {one.content_hash for member in chosen for one in found.files(member).values()}
     for member in progress(chosen):
-        own = headers[member.name] = {}
+        own: dict[str, Header] = {}
+        headers[member.name] = own
         for file, listed in found.files(member).items():
             new = listed.content_hash not in seen
             seen.add(listed.content_hash)
