@@ -176,6 +176,15 @@ def test_an_audit_is_saved_as_a_run_that_reads_and_shows(stale: Path, tmp_path: 
     assert back.job().command({}) == f"joma track {stale} --audit"
 
 
+@pytest.mark.usefixtures("no_pictures")
+def test_the_command_saves_an_audit_where_it_is_told(stale: Path, tmp_path: Path) -> None:
+    done = called(["track", str(stale), "--audit", "-q", "--out", str(tmp_path / "run")])
+    assert done.returncode == 1
+    assert "step40: some of its tensors are another member's" in done.stdout
+    assert joma.read(tmp_path / "run").table()["member"].tolist() == ["step40"]
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
 def test_a_clean_audit_is_saved_too(clean: Path, tmp_path: Path) -> None:
     found = joma.audit(clean, quiet=True)
     assert found.faults == []

@@ -33,7 +33,8 @@ def read_distant(
             f"tensor: {purse.spent:,} of {total:,} bytes travelled"
         )
         return contents, faults, [note]
-    faults, notes = [], []
+    faults = []
+    notes: list[str] = []
     for line in lines(chosen):
         more, said = faults_by_hashes(found, line, purse)
         faults += more

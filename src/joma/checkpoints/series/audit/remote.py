@@ -32,7 +32,7 @@ SHARE = 0.02
 """Of the series' bytes that may travel."""
 _FOR_HEADERS, _FOR_SAMPLES, _FOR_LOOKS = 0.5, 0.6, 0.5
 """Of what is left at each time: headers, first samples, a second look where samples agree."""
-_FEWEST_SAMPLES = 32
+_FEWEST_SAMPLES = 128
 _MOST_REQUESTS, _MOST_PIECES = 40_000, 8
 _AT_ONCE = 8
 Track = Callable[[Iterable[Member]], Iterable[Member]]
@@ -140,7 +140,8 @@ def _read_headers(
     most = int(_FOR_HEADERS * purse.left)
     distinct = {one.content_hash for member in chosen for one in found.files(member).values()}
     for member in progress(chosen):
-        own = headers[member.name] = {}
+        own: dict[str, Header] = {}
+        headers[member.name] = own
         for file, listed in found.files(member).items():
             new = listed.content_hash not in seen
             seen.add(listed.content_hash)
