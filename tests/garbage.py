@@ -372,6 +372,7 @@ _UNTRAINED_FIG6 = then(
     table("bounces", _unmoved), table("curves", untrained("run", "variant", "layer", "metric"))
 )
 
+
 def _untrained_at_the_end(curves: pd.DataFrame) -> pd.DataFrame:
     """What the untrained decoder is like, in the place of what it becomes."""
     rest, start = curves[curves["step"] < curves["step"].max()], curves[curves["step"] == 0]
