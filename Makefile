@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 CONSTRAINTS := constraints.txt
 
-.PHONY: demo test test-all lint bench docs notebooks fuzz kills rates mutations package-check release-check lowest clean
+.PHONY: demo test test-all lint bench docs notebooks formats fuzz kills rates mutations package-check release-check lowest clean
 
 demo: $(VENV)/.installed
 	$(BIN)/joma demo --out joma-demo
@@ -29,6 +29,10 @@ lint: $(VENV)/.installed-dev
 # Random command lines and hostile files: no traceback, no hang, no defect.
 fuzz: $(VENV)/.installed-dev
 	$(BIN)/python tests/fuzz.py
+
+# Checkpoints by PyTorch, DeepSpeed and Megatron themselves, each in an environment of its own, by two processes.
+formats: $(VENV)/.installed-dev
+	$(BIN)/python tests/formats.py
 
 # SIGKILL at 200 random moments of the commands, then the same command: the tables of a quiet run.
 kills: $(VENV)/.installed-dev
@@ -102,4 +106,4 @@ $(VENV)/.installed-notebooks: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis joma-demo runs
+	rm -rf $(VENV) .venv-formats build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis joma-demo runs

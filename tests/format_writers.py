@@ -6,6 +6,7 @@ processes of gloo write FOLDER/saved, and FOLDER/whole.safetensors are the weigh
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import tempfile
@@ -159,10 +160,10 @@ def _write_deepspeed(folder: Path, stage: int, dtype: str = "bf16") -> None:
     Its communication through shared memory would be compiled first and is left out.
     """
     import deepspeed
-    import deepspeed.comm.torch
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
-    deepspeed.comm.torch.build_shm_op = lambda: None
+    backend = importlib.import_module("deepspeed.comm.torch")  # the package's attribute is PyTorch itself
+    backend.build_shm_op = lambda: None  # type: ignore[attr-defined]
     torch.manual_seed(0)
     model = Decoder()
     model.layers["0"].attention.wo.weight.requires_grad_(False)

@@ -320,13 +320,20 @@ def test_one_tensor_of_an_unknown_type(tmp_path: Path, dtype: str, shape: list[i
     ("file", "tool"),
     [
         ("pytorch_model_fsdp_0/__0_0.distcp", "distcp"),
-        ("iter_0000010/mp_rank_00/model_optim_rng.pt", "Megatron"),
+        ("iter_0000010/mp_rank_00/model_optim_rng.pt", "--ckpt-format torch_dist"),
+        ("_CHECKPOINT_METADATA", "orbax.checkpoint"),
+        ("default/manifest.ocdbt", "orbax.checkpoint"),
+        ("flax_model.msgpack", "msgpack_restore"),
+        ("tf_model.h5", "from_tf=True"),
     ],
 )
 def test_folders_of_sharded_training_name_the_tool(tmp_path: Path, file: str, tool: str) -> None:
     torch.save({"cpu": torch.get_rng_state()}, tmp_path / "rng_state_0.pth")
     torch.save({"base_lrs": [1.0]}, tmp_path / "scheduler.pt")
-    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_bytes(b"x")
     with pytest.raises(InputError, match=tool):
         open_checkpoint(tmp_path)
+    if (tmp_path / file).suffix in (".msgpack", ".h5"):
+        with pytest.raises(InputError, match=tool):
+            open_checkpoint(tmp_path / file)

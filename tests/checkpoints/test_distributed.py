@@ -134,11 +134,24 @@ def test_members_of_a_series_that_lie_below_their_folders(tmp_path: Path) -> Non
     assert_same(series.bring(series.members[1], None, tmp_path), decoder(1))
 
 
-def test_copies_of_the_weights_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["ema", "model_ema", "swa_model", "teacher"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_copies_of_the_weights_are_named(name: str, flat: bool, tmp_path: Path) -> None:
     weights = decoder()
-    table = ranks(save(tmp_path / "saved", {"model": weights, "ema": decoder(1)}))
+    copy = {f"{name}.{key}": one for key, one in decoder(1).items()} if flat else {name: decoder(1)}
+    table = ranks(save(tmp_path / "saved", {**weights, **copy} if flat else {"model": weights, **copy}))
+    named = table[table["matrix"] == name]["reason"]
+    if name != "teacher":
+        assert named.str.contains("an average of the weights over training").all()
+    elif flat:  # nothing says that it is a copy
+        assert len(values(table)) == 8
+        return
+    assert named.str.contains("beside the weights that were taken").tolist() == [True]
     assert values(table) == values(ranks(save(tmp_path / "alone", {"model": weights})))
-    assert table[table["matrix"] == "ema"]["reason"].str.contains("beside the weights").all()
+
+
+def test_an_average_alone_is_the_model(tmp_path: Path) -> None:
+    assert_same(save(tmp_path / "saved", {"ema": decoder()}), decoder())
 
 
 def test_memory_is_one_matrix_and_a_chunk(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from joma.checkpoints.families.sizes import Config
 from joma.checkpoints.formats.distributed.find import gathered_shards
 from joma.checkpoints.formats.distributed.metadata import METADATA, SUFFIX
 from joma.checkpoints.formats.folders import GATHER_RANKS, are_slices, check_whole, rank_in, weight_files
+from joma.checkpoints.formats.foreign import FOREIGN_SUFFIXES, name_foreign
 from joma.checkpoints.formats.readers import GgufShard, PickledShard, SafetensorsShard
 from joma.checkpoints.formats.shard import Room, Shard, TensorEntry
 from joma.core.errors import InputError, nearest
@@ -154,11 +155,8 @@ def _files_of(folder: Path) -> list[Path]:
             return _gguf_parts(files[0])
         if files:
             return files
-    if any(folder.rglob("model_optim_rng.pt")) or any(folder.rglob("mp_rank_*")):
-        raise InputError(
-            f"{folder} is a checkpoint of Megatron, sharded over ranks; convert it to the Hugging Face "
-            "format first."
-        )
+    if named := name_foreign(folder):
+        raise InputError(f"{folder} {named}.")
     raise InputError(
         f"{folder} holds no weights (no .safetensors, .bin, .pt or .gguf file); give the folder that does."
     )
@@ -225,6 +223,8 @@ def open_shard(path: Path) -> Shard:
     regular(path)
     if path.suffix == SUFFIX:
         raise InputError(f"{path} is one of the files of a distributed checkpoint; give their folder.")
+    if path.suffix in FOREIGN_SUFFIXES:
+        raise InputError(f"{path} {FOREIGN_SUFFIXES[path.suffix]}.")
     kind = kind_of(path)
     if kind == "safetensors":
         return SafetensorsShard(path)

@@ -7,6 +7,7 @@ generator and discriminator).
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,6 +20,8 @@ from joma.checkpoints.families.roles import role_at
 from joma.checkpoints.formats.unpickling import Inert
 
 _STATE_KEYS = ("state_dict", "model_state_dict", "model", "module", "net")
+_AVERAGE = re.compile(r"(?:\w+_)?(?:ema|swa|lawa)(?:_\w+)?|(?:averaged?|shadow)_\w+", re.IGNORECASE)
+_IS_AVERAGE = "it is by its name an average of the weights over training (EMA, SWA)"
 _DEEPEST = 12
 _FROZEN = "frozen_param_fragments"
 """DeepSpeed's second copy of the parameters that are not trained."""
@@ -29,6 +32,22 @@ _Path = tuple[str, ...]
 def state_of(content: Any) -> tuple[_Tensors, dict[str, tuple[str, int]]]:
     """The model's tensors by name; and of what else in the file is like them, where, why not, how many
     entries."""
+    tensors, beside = _model_in(content)
+    averages: dict[str, _Tensors] = {}
+    for name, tensor in tensors.items():
+        first = name.partition(".")[0]
+        if _AVERAGE.fullmatch(first):
+            averages.setdefault(first, {})[name] = tensor
+    plain = {name: t for name, t in tensors.items() if name.partition(".")[0] not in averages}
+    if not averages or not _roles(plain):  # an average alone is the model
+        return tensors, beside
+    reason = f"{_IS_AVERAGE}, and stands beside the weights that were taken"
+    return plain, beside | {
+        first: (reason, sum(t.numel() for t in own.values())) for first, own in averages.items()
+    }
+
+
+def _model_in(content: Any) -> tuple[_Tensors, dict[str, tuple[str, int]]]:
     found = [(path, tensors) for path, tensors in _mappings(content, (), set()) if not _of_training(path)]
     models = [(path, tensors) for path, tensors in found if _roles(tensors)]
     if not models:
@@ -40,9 +59,13 @@ def state_of(content: Any) -> tuple[_Tensors, dict[str, tuple[str, int]]]:
     if not usual and len(models) > 1:
         return {".".join([*path, name]): t for path, tensors in models for name, t in tensors.items()}, {}
     path, tensors = (usual or models)[0]
-    reason = "it stands beside the weights that were taken" + (f" ({'.'.join(path)})" if path else "")
+    taken = "stands beside the weights that were taken" + (f" ({'.'.join(path)})" if path else "")
+    reason = f"it {taken}"
     beside = {
-        ".".join(other): (reason, sum(t.numel() for t in theirs.values()))
+        ".".join(other): (
+            f"{_IS_AVERAGE}, and {taken}" if any(map(_AVERAGE.fullmatch, other)) else reason,
+            sum(t.numel() for t in theirs.values()),
+        )
         for other, theirs in models
         if other != path
     }

@@ -17,6 +17,7 @@ import torch
 from joma.checkpoints.formats.unpickling import HostileError, Unpickler
 
 _STATES = "torch.distributed.checkpoint.metadata"
+_PLANS = "torch.distributed.checkpoint.planner"
 _FILES = "torch.distributed.checkpoint.filesystem"
 _SHARDS = "torch.distributed._shard.sharded_tensor.metadata"
 _MEGATRON = "megatron.core.dist_checkpointing.strategies.torch"
@@ -38,6 +39,11 @@ _KNOWN = {
     (_FILES, "_StoragePrefix"): "plain",
     (_OLMO, "_StoragePrefix"): "plain",
     ("torch.serialization", "_get_layout"): "plain",
+    (_MEGATRON, "MCoreSavePlan"): "plain",
+    **{
+        (_PLANS, name): "plain"
+        for name in ("SavePlan", "WriteItem", "WriteItemType", "TensorWriteData", "BytesIOWriteData")
+    },
     **{
         (module, name): "plain"
         for module in ("pathlib", "pathlib._local")
