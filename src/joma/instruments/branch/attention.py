@@ -80,7 +80,7 @@ class AttentionChange:
         return self.kept[self.calls - 1]
 
 
-class _Through(nn.Module):
+class _LogitsFunction(nn.Module):
     """In a layer of joma's own decoders: what its logits go through."""
 
     def __init__(self, logits: Logits, before: nn.Module) -> None:
@@ -148,7 +148,7 @@ def through_logits(model: nn.Module, logits: Logits) -> Iterator[None]:
     layers = [layer for layer in model.modules() if isinstance(layer, DecoderLayer)]
     before = [layer.sharpen for layer in layers]
     for layer in layers:
-        layer.sharpen = _Through(logits, layer.sharpen)
+        layer.sharpen = _LogitsFunction(logits, layer.sharpen)
     try:
         with _DenseAttention(logits):
             yield

@@ -82,9 +82,11 @@ class Intervention:
         Raises:
             InputError: a pattern names nothing; the message says the nearest name.
         """
-        return list(dict.fromkeys(part for pattern in self.patterns for part in self._named(model, pattern)))
+        return list(
+            dict.fromkeys(part for pattern in self.patterns for part in self._find_parts(model, pattern))
+        )
 
-    def _named(self, model: nn.Module, pattern: str) -> list[Part]:
+    def _find_parts(self, model: nn.Module, pattern: str) -> list[Part]:
         named = dict(model.named_parameters())
         said = _ROWS.fullmatch(pattern)
         name, rows = (said["name"], _rows(said)) if said else (pattern, None)

@@ -145,14 +145,16 @@ def _mechanisms(own: Mapping[str, pd.DataFrame]) -> list[Claim]:
         "noise": numbers["noise"],
     }
     beside = {
-        "queries_keys": f"put back at the end they take away {in_words(ways['put back'][QUERIES_KEYS])}; frozen, "
-        f"{in_words(ways['frozen'][QUERIES_KEYS])}; with all else frozen "
+        "queries_keys": f"put back at the end they take away {in_words(ways['put back'][QUERIES_KEYS])}; "
+        f"frozen, {in_words(ways['frozen'][QUERIES_KEYS])}; with all else frozen "
         f"{in_words(ways['all else frozen'][QUERIES_KEYS])} comes",
-        "embeddings": f"put back at the end they take away {in_words(ways['put back'][EMBEDDINGS])}; frozen, "
-        f"{in_words(ways['frozen'][EMBEDDINGS])}; with all else frozen "
+        "embeddings": f"put back at the end they take away {in_words(ways['put back'][EMBEDDINGS])}; "
+        f"frozen, {in_words(ways['frozen'][EMBEDDINGS])}; with all else frozen "
         f"{in_words(ways['all else frozen'][EMBEDDINGS])} comes",
-        "scale": f"the logits' spread at the end over that at the dip: {in_words(numbers['spread_of_logits'])}",
-        "noise": f"at a tenth of the learning rate {in_words(ways['slow'].iloc[:, 0])} of the rise does not come",
+        "scale": "the logits' spread at the end over that at the dip: "
+        f"{in_words(numbers['spread_of_logits'])}",
+        "noise": f"at a tenth of the learning rate {in_words(ways['slow'].iloc[:, 0])} of the rise does not "
+        "come",
     }
     found = [
         _decide(
@@ -224,13 +226,13 @@ def _worth(own: Mapping[str, pd.DataFrame]) -> list[Claim]:
                 null=spread,
                 null_description="difference of twins in another order, root mean square",
                 evidence=f"nats, by kind of token and place in the window: {told}; on the training text "
-                f"{in_words(_training(own['losses'], name) * (-1 if saves else 1))}",
+                f"{in_words(_training_losses(own['losses'], name) * (-1 if saves else 1))}",
             )
         )
     return found
 
 
-def _training(losses: pd.DataFrame, name: str) -> pd.Series[float]:
+def _training_losses(losses: pd.DataFrame, name: str) -> pd.Series[float]:
     found: pd.Series[float] = rows(losses, branch=name, text="training", tokens="all").set_index("seed")[
         "value"
     ]
