@@ -77,7 +77,7 @@ lowest:
 kvpress:
 	$(PYTHON) -m venv .venv-kvpress
 	.venv-kvpress/bin/pip --disable-pip-version-check install --quiet --constraint constraints-kvpress.txt \
-		--editable '.[kvpress]' pytest
+		--editable '.[kvpress]' pytest hypothesis
 	.venv-kvpress/bin/python -m pytest -q -p no:cacheprovider tests/test_kvpress.py
 
 # The text of the demo is installed without its dependencies: joma reads its file and imports nothing of it.
