@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 CONSTRAINTS := constraints.txt
 
-.PHONY: demo test test-all lint bench docs notebooks formats fuzz kills rates mutations package-check release-check lowest clean
+.PHONY: demo test test-all lint bench docs notebooks formats kvpress fuzz kills rates mutations package-check release-check lowest clean
 
 demo: $(VENV)/.installed
 	$(BIN)/joma demo --out joma-demo
@@ -82,6 +82,13 @@ lowest:
 	.venv-lowest/bin/pip install --quiet --constraint .lowest.txt . pytest hypothesis mpmath
 	.venv-lowest/bin/python -m pytest -q -m "not slow" tests/theory tests/measures tests/core
 
+# The presses of joma.kvpress with KVPress' own pipeline: it pins older transformers and pandas.
+kvpress:
+	$(PYTHON) -m venv .venv-kvpress
+	.venv-kvpress/bin/pip --disable-pip-version-check install --quiet --constraint constraints-kvpress.txt \
+		--editable '.[kvpress]' pytest hypothesis
+	.venv-kvpress/bin/python -m pytest -q -p no:cacheprovider tests/test_kvpress.py
+
 # The text of the demo is installed without its dependencies: joma reads its file and imports nothing of it.
 $(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
@@ -106,4 +113,4 @@ $(VENV)/.installed-notebooks: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-formats build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis joma-demo runs
+	rm -rf $(VENV) .venv-formats .venv-kvpress build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis joma-demo runs

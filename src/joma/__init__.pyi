@@ -1,6 +1,7 @@
 """The public names, each with its home: ``__init__`` reads these lines and imports a name when it is used."""
 
 from joma import hf as hf
+from joma import kvpress as kvpress
 from joma import lightning as lightning
 from joma import theory as theory
 from joma.checkpoints.ranks import probe_weights as probe_weights

@@ -118,6 +118,8 @@ def test_claims_turn_on_garbage(tables: dict[str, pd.DataFrame]) -> None:
 def test_bad_settings_are_refused() -> None:
     for settings, said in (
         ({"budgets": (40,)}, "exceeds the context's"),
+        ({"budgets": (0,)}, "at least 1"),
+        ({"budgets": ()}, "is empty"),
         ({"window": 40}, "exceeds the context's"),
         ({"context": 60, "budgets": (20,), "length": 200}, "would not be known"),
         ({"length": 20}, "raise length"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 import joma
@@ -92,11 +94,18 @@ def test_bad_input_is_one_sentence() -> None:
             logits = super().forward(tokens)
             return logits + logits.mean(1, keepdim=True)
 
-    for keywords, said in (({"epsilon": 0.0}, "positive"), ({"layers": [7]}, "no layer 7")):
+    bad = (
+        *(({"epsilon": epsilon}, "no set keeps it") for epsilon in (0.0, -1.0, math.nan, math.inf, "much")),
+        ({"layers": [7]}, "no layer 7"),
+        ({"layers": []}, "empty list"),
+    )
+    for keywords, said in bad:
         with pytest.raises(InputError, match=said):
             joma.sparsity(decoder(), TEXT, length=20, **keywords)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no two tokens"):
         joma.sparsity(decoder(), [3], length=20)
+    with pytest.raises(InputError, match="no MLP and no attention was found"):
+        joma.sparsity(nn.Linear(3, 3), TEXT, length=20)
     looking = Looks(30, layers=1, width=16, hidden=24, heads=2).eval()
     with pytest.raises(InputError, match="no next-token loss"):
         joma.sparsity(looking, TEXT, length=20)

@@ -26,7 +26,7 @@ def compiled_moments(scores: Scores, wanted: WantedMoments) -> Moments | None:
     sums = compiled_sums(scores, placed=wanted.mean_key)
     if sums is None:
         return None
-    named: dict[str | float, Tensor] = {**sums}
+    named: dict[str | float, Tensor] = {name: sums[name] for name in sums}
     return moments_of_sums(scores, wanted, named, scores.length() * BITS)
 
 

@@ -64,6 +64,8 @@ class ReceivedSection(Section):
         table = pandas.DataFrame(self._rows)
         if self._heads is not None:
             there = int(table["head"].max())
+            if not self._heads:
+                raise InputError(f"heads is an empty list; name some of the heads 0 to {there}.")
             for head in self._heads:
                 if not 0 <= head <= there:
                     raise InputError(f"there is no head {head}; the heads are 0 to {there}.")

@@ -23,11 +23,21 @@ from joma.measures.attention.compiled_kernel import (
     Floats,
     Whole,
     array_type,
-    as_float,
     compiled,
     pack,
     products,
     single,
+)
+from joma.measures.attention.received.compiled_rows import (
+    BESIDE,
+    FLOOR,
+    SEVERAL,
+    SHARE,
+    SLOPE,
+    WEIGHT,
+    add_mass,
+    add_removal,
+    take_largest,
 )
 from joma.measures.attention.torch_threads import TAKEN, next_task, run_on_threads
 
@@ -39,9 +49,6 @@ MASS_SUMS = 3
 _CHUNK = ROWS * BLOCKS
 _TASKS = 32
 """Parts of the work at least, where there are as many blocks of rows: enough for the threads of a machine."""
-_TOP, _SHARE, _WEIGHT, _SLOPE, _FLOOR, _BESIDE, _SEVERAL = range(7)
-PER_ROW = ("top", "share", "weight", "slope", "floor", "beside", "several")
-"""What is known of each row, in this order; see ``key_sums``."""
 _LOST = single(2.0**-90)
 """Where the other keys of a row have less, too many of their probabilities are below what float32 holds."""
 
@@ -100,77 +107,8 @@ def key_sums(
     return total
 
 
-@njit(inline="always")
-def _exp2(x: np.float32) -> np.float32:
-    """2^x for x <= 0, to two units in the last place; 0 below -126.5."""
-    x = max(x, single(-127.0))
-    whole = np.floor(x + single(0.5))
-    rest = x - whole
-    # The least-squares polynomial of Cephes' exp2f on [-1/2, 1/2].
-    power = single(1.535336188319500e-4)
-    power = power * rest + single(1.339887440266574e-3)
-    power = power * rest + single(9.618437357674640e-3)
-    power = power * rest + single(5.550332471162809e-2)
-    power = power * rest + single(2.402264791363012e-1)
-    power = power * rest + single(6.931472028550421e-1)
-    power = power * rest + single(1.0)
-    result: np.float32 = power * as_float(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)))
-    return result
-
-
-@njit(inline="always")
-def _add_mass(scores: Floats, row: Floats, length: Floats, mass: Floats, doubt: Floats, most: Floats) -> None:
-    """Make probabilities of the scores of a row, and add them."""
-    top, share, weight, slope, floor = row[_TOP], row[_SHARE], row[_WEIGHT], row[_SLOPE], row[_FLOOR]
-    for at in range(len(scores)):
-        # Read before anything is written, and chosen without a jump: else no vector is made of the maximum.
-        largest = most[at]
-        p = _exp2(scores[at] - top) * share
-        scores[at] = p
-        mass[at] += weight * p
-        doubt[at] += p * (slope * length[at] + floor)
-        most[at] = p if p > largest else largest
-
-
-@njit(inline="always")
-def _add_removal(
-    p: Floats,
-    products: Floats,
-    lengths: tuple[Floats, Floats],
-    output: np.float32,
-    row: Floats,
-    square: Floats,
-    removal: Floats,
-    doubt: Floats,
-) -> None:
-    """Add what leaving each key out changes in a row with |o|^2 = ``output`` and -2 o . v = ``products``."""
-    weight, slope, floor, several = row[_WEIGHT], row[_SLOPE], row[_FLOOR], row[_SEVERAL]
-    length, values = lengths
-    for at in range(len(p)):
-        ratio = p[at] / (single(1.0) - p[at])
-        size = output + values[at]
-        square[at] += weight * p[at] * p[at]
-        ratio = several * ratio * ratio
-        removal[at] += weight * ratio * max(size + products[at], single(0.0))
-        doubt[at] += ratio * size * (slope * length[at] + floor)
-
-
-@njit(inline="always")
-def _take_largest(p: Floats) -> tuple[np.int64, np.float32, np.float32]:
-    """Where more than half is, which then is set to 0, and the sum of the others; -1 where nowhere."""
-    place, largest, rest = -1, single(0.0), single(0.0)
-    for at in range(len(p)):
-        if p[at] > single(0.5):
-            place, largest = at, p[at]
-    if place >= 0:
-        p[place] = single(0.0)
-    for at in range(len(p)):
-        rest += p[at]
-    return place, largest, rest
-
-
 @njit
-def _seen(low: Whole, high: Whole, block: int, strip: int) -> tuple[int, int]:
+def _columns(low: Whole, high: Whole, block: int, strip: int) -> tuple[int, int]:
     """The columns of a strip that some row of a block sees, widened to panels; none where equal."""
     left, right = strip + STRIP, strip
     for place in range(block, block + ROWS):
@@ -209,9 +147,9 @@ def _mass_of_block(
             continue
         p = scores[line + start : line + end]
         row = known[place]
-        _add_mass(p, row, lengths[start:end], added[0, start:end], added[1, start:end], added[2, start:end])
-        if row[_SHARE] > single(0.5):
-            at, largest, rest = _take_largest(p)
+        add_mass(p, row, lengths[start:end], added[0, start:end], added[1, start:end], added[2, start:end])
+        if row[SHARE] > single(0.5):
+            at, largest, rest = take_largest(p)
             alone[place, 1] += rest
             if at >= 0:
                 places[place], alone[place, 0] = strip + start + at, largest
@@ -243,17 +181,17 @@ def _outputs(
             continue
         row, at = known[place], places[place]
         if at >= 0:
-            p, others = alone[place, 0], alone[place, 1] + row[_BESIDE]
-            sums[3, at] += row[_WEIGHT] * p * p
-            if row[_SEVERAL] > 0:
+            p, others = alone[place, 0], alone[place, 1] + row[BESIDE]
+            sums[3, at] += row[WEIGHT] * p * p
+            if row[SEVERAL] > 0:
                 change, whole = single(0.0), single(0.0)
                 for d in range(width):
                     without, value = outputs[place, d] / others, values[at, d]
                     change += (without - value) * (without - value)
                     whole += without * without + value * value
                 if others >= _LOST:
-                    sums[4, at] += row[_WEIGHT] * p * p * change
-                    sums[5, at] += p * p * whole * (row[_SLOPE] * length[at] + row[_FLOOR])
+                    sums[4, at] += row[WEIGHT] * p * p * change
+                    sums[5, at] += p * p * whole * (row[SLOPE] * length[at] + row[FLOOR])
                 else:
                     sums[5, at] = np.inf
             for d in range(width):
@@ -282,7 +220,7 @@ def _removal_of_block(
         line, own = base + (place - block) * STRIP, (place - block) * STRIP
         start, end = max(low[place] - strip, 0), min(high[place] - strip, STRIP)
         if start < end:
-            _add_removal(
+            add_removal(
                 p[line + start : line + end],
                 dots[own + start : own + end],
                 (lengths[0][start:end], lengths[1][start:end]),
@@ -353,7 +291,7 @@ def _key_sums(
                     continue
                 for name in range(7):
                     known[place, name] = per_row[name, sample, head, row]
-                if known[place, _WEIGHT] > 0 and first[own, row] < stop[own, row]:
+                if known[place, WEIGHT] > 0 and first[own, row] < stop[own, row]:
                     low[place], high[place] = first[own, row], stop[own, row]
                     least, most = min(least, low[place]), max(most, high[place])
                 for direction in range(width):
@@ -368,7 +306,7 @@ def _key_sums(
                     lengths[column] = length[sample, key_head, strip + column]
                 added = np.zeros((3, STRIP), np.float32)
                 for block in range(0, _CHUNK, ROWS):
-                    seen = _seen(low, high, block, strip)
+                    seen = _columns(low, high, block, strip)
                     base = (strip // STRIP * _CHUNK if valued else 0) * STRIP + block * STRIP
                     if seen[0] == seen[1]:
                         continue
@@ -402,7 +340,7 @@ def _key_sums(
                     sizes[column] = value_square[sample, value_head, strip + column]
                 added = np.zeros((3, STRIP), np.float32)
                 for block in range(0, _CHUNK, ROWS):
-                    seen = _seen(low, high, block, strip)
+                    seen = _columns(low, high, block, strip)
                     base = strip // STRIP * _CHUNK * STRIP + block * STRIP
                     for column in range(seen[0], seen[1], PANEL):
                         panel = there * number + (strip + column) // PANEL
