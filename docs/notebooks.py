@@ -26,8 +26,8 @@ FOLDER = HERE / "notebooks"
 WIDEST = 760
 """Pixels of a kept picture."""
 COLOURS = 64
-LONGEST = 120
-"""Seconds that a notebook may take on two cores."""
+LONGEST = 1200
+"""Seconds of the clock that a cell may take, on a machine that is busy with other things."""
 SERVICE = "https://colab.research.google.com/github/"
 HOST = "https://github.com/"
 WITHOUT_ADDRESS = "*Opens in Colab once joma's repository has an address (release.toml).*"
