@@ -163,6 +163,6 @@ def test_the_past_is_learnt_anew_after_a_change() -> None:
         assert monitor._judge.growth.state.first == -1
     (change,) = [one for one in monitor.messages if one.kind == "change"]
     assert change.sentence() == (
-        "step 20: settings: the learning rate went from 0.001 to 0.01; what is usual is learnt anew from here "
-        "on."
+        "step 20: settings: the learning rate went from 0.001 to 0.01; what is usual is learnt anew from "
+        "here on."
     )
