@@ -2,14 +2,16 @@
 
 Three kinds of steps run in turn: plain ones, steps that are looked at (opening and taking the look included),
 and steps in between (loss kept, gradient norm taken). Every RANKS_EVERY-th look also measures stable ranks,
-whose cost is timed apart and spread over the looks. The cost at a cadence is
+and every READ_EVERY-th step the norms of W_Q^T W_K are read and judged; both are timed apart. The cost at a
+cadence is
 
-    (looked at - plain) / cadence + (ranks) / (cadence * RANKS_EVERY) + (in between - plain)
+    (looked at - plain) / cadence + ranks / (cadence * RANKS_EVERY) + reading / READ_EVERY
+    + (in between - plain)
 
-of medians, as a share of a plain step, and the same without the last term (the looks alone); its upper 95 %
-bound comes from a bootstrap over the rounds. Between two looks nothing but the gradients' norm is computed; a
-loop that clips has it already and passes it on (``grad_norm=``): the cost without it stands beside. Nothing
-else should run on the machine.
+of medians, as a share of a plain step, and the same without the last term (the looks alone), what is read
+between looks beside it; its upper 95 % bound comes from a bootstrap over the rounds. A loop that clips has
+the gradients' norm already and passes it on (``grad_norm=``): the cost without it stands beside. Nothing else
+should run on the machine.
 
     python benchmarks/bench_monitor.py [--rounds 200] [--threads 2] [--processor-time] [NAME ...]
 """
@@ -24,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from joma.instruments.monitor.measuring.gauge import READ_EVERY
 from joma.instruments.monitor.monitor import RANKS_EVERY, Monitor
 from joma.models.decoder import Decoder
 
@@ -69,7 +72,7 @@ def measured(name: str, rounds: int, clock: Callable[[], float]) -> dict[str, np
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     monitor = Monitor(model, every=3, ranks_every=None)
     found: dict[str, list[float]] = {
-        kind: [] for kind in ("plain", "looked at", "in between", "with its norm", "ranks")
+        kind: [] for kind in ("plain", "looked at", "in between", "with its norm", "ranks", "reading")
     }
 
     def train() -> Tensor:
@@ -88,7 +91,7 @@ def measured(name: str, rounds: int, clock: Callable[[], float]) -> dict[str, np
         monitor.begin(step)
         monitor.step(step, loss=train())
 
-    norm = torch.ones(())
+    norm, between = torch.ones(()), monitor._between
     for number in range(rounds + 3):
         step = 3 * number
         timed("plain", train)
@@ -97,6 +100,8 @@ def measured(name: str, rounds: int, clock: Callable[[], float]) -> dict[str, np
         monitor.begin(step + 1)
         timed("with its norm", lambda step=step: monitor.step(step + 1, loss=train(), grad_norm=norm))
         timed("ranks", monitor.ranks)
+        # A number that is read at; the steps in between, of which every fifth is, count by their median.
+        timed("reading", lambda number=number: between.step(READ_EVERY * number, monitor._judge, None))
     monitor.close()
     return {kind: np.array(seconds[3:]) for kind, seconds in found.items()}
 
@@ -106,7 +111,8 @@ def cost(times: dict[str, np.ndarray], every: int, between: str) -> float:
     middle = {kind: float(np.median(seconds)) for kind, seconds in times.items()}
     look = (middle["looked at"] - middle["plain"]) / every
     ranks = middle["ranks"] / (every * RANKS_EVERY)
-    return (look + ranks + max(middle[between] - middle["plain"], 0.0)) / middle["plain"]
+    reading = middle["reading"] / READ_EVERY
+    return (look + ranks + reading + max(middle[between] - middle["plain"], 0.0)) / middle["plain"]
 
 
 def upper(times: dict[str, np.ndarray], every: int, between: str) -> float:
@@ -137,6 +143,8 @@ def main() -> None:
             + f" (medians of {len(times['plain'])})",
             flush=True,
         )
+        share = float(np.median(times["reading"]) / READ_EVERY / np.median(times["plain"]))
+        print(f"  what is read between looks, in all of these: {share:.2%}", flush=True)
         for every, target in TARGETS[name].items():
             kinds = (("plain", "looks alone"), ("with its norm", "norm given"), ("in between", "norm taken"))
             for between, words in kinds:

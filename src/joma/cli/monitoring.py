@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 
 import pandas as pd
 
 from joma.cli.words.options import MonitorOptions
-from joma.core.errors import InputError
+from joma.core.errors import InputError, JomaError
 from joma.core.printing import one_line_of
+from joma.instruments.monitor.alarms.calibration import calibrate
 from joma.instruments.monitor.alarms.messages import Message
-from joma.instruments.monitor.folder import is_monitored, read_facts, read_messages, read_table
+from joma.instruments.monitor.folder import (
+    is_monitored,
+    read_facts,
+    read_messages,
+    read_state,
+    read_table,
+)
 from joma.instruments.monitor.health import able_since, health
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 from joma.measures.change.detector import fewest_looks, first_alarm
 from joma.measures.change.e_detector import threshold
+from joma.measures.change.growth import FLOOR, TIMES, WINDOW
 
 _SECONDS = 5.0
+_ALPHA = 0.05
+"""Probability of a false alarm that is aimed at."""
 
 
 def do(options: MonitorOptions) -> int:
     """Print the state of the run; with ``--follow`` go on until interrupted."""
-    if not options.directory:
-        raise InputError("monitor: name the folder that joma.Monitor writes.")
-    folder = _find_folder(Path(options.directory))
+    if options.calibrate:
+        return _calibrate(options)
+    if len(options.directories) != 1:
+        raise InputError("monitor: name the folder that joma.Monitor writes, one.")
+    folder = _find_folder(Path(options.directories[0]))
     table = read_table(folder)
     messages = read_messages(folder)
     if options.json:
@@ -42,6 +55,24 @@ def do(options: MonitorOptions) -> int:
             return 0
         time.sleep(_SECONDS)
         messages = read_messages(folder)
+
+
+def _calibrate(options: MonitorOptions) -> int:
+    """Write the reference of healthy runs, and say what alarms against it mean."""
+    if not options.directories:
+        raise InputError("monitor --calibrate: name the folders of one or more healthy runs.")
+    reference = calibrate([_find_folder(Path(one)) for one in options.directories])
+    reference.save(options.calibrate)
+    count = len(reference.change)
+    _, _, share = reference.levels(_ALPHA)
+    more = f"; {round(2 / _ALPHA) - 1} runs allow {_ALPHA:g}" if share > _ALPHA + 1e-9 else ""
+    print(
+        one_line_of(
+            f"{options.calibrate}: {count} healthy run{'' if count == 1 else 's'} of {reference.model} over "
+            f"{reference.steps:,} steps; a run like them alarms with probability at most {share:.2g}{more}"
+        )
+    )
+    return 0
 
 
 def _find_folder(folder: Path) -> Path:
@@ -82,8 +113,25 @@ def describe_state(folder: Path, table: pd.DataFrame, messages: list[Message]) -
         row = own.loc[own["value"].idxmin() if least else own["value"].idxmax()]
         place = f"{row['stack']} layer {row['layer']}, head {row['head']}".lstrip()
         lines.append(f"{words} {row['value']:.3g}: {place}")
+    lines += _growth(folder)
     lines.append(_guarantee(folder, int(facts["every"])))
     return "\n".join(map(one_line_of, lines))
+
+
+def _growth(folder: Path) -> list[str]:
+    """How far norms of queries and keys have grown, against what would be told."""
+    try:
+        growth = (read_state(folder) or {}).get("growth", {})
+    except JomaError:  # the monitor says so when it goes on
+        return []
+    usual = growth.get("usual", math.nan)
+    if not math.isfinite(usual):
+        return []
+    told = math.exp(max(FLOOR, TIMES * usual) * growth.get("level", 1.0))
+    return [
+        f"The spectral norm of W_Q^T W_K of a head usually grows {math.exp(usual):.2f}-fold in {WINDOW} "
+        f"steps; from {told:.2f}-fold on it is told, between looks, too."
+    ]
 
 
 def _guarantee(folder: Path, every: int) -> str:

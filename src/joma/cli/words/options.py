@@ -59,7 +59,10 @@ class ReportOptions(Settings):
 class MonitorOptions(Settings):
     """Options of ``joma monitor``."""
 
-    directory: str = setting("", "folder that joma.Monitor writes", positional=True)
+    directories: tuple[str, ...] = setting(
+        (), "folder that joma.Monitor writes; with --calibrate, of one or more healthy runs", positional=True
+    )
+    calibrate: str = setting("", "write what these runs reached to this file, for joma.Monitor(reference=)")
     follow: bool = setting(False, "go on until interrupted, and print what is new", short="-f")
     json: bool = setting(False, "machine-readable state and messages on stdout")
 

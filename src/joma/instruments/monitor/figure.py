@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from joma.core.figures import PALETTE, ink, panels
 from joma.instruments.monitor.alarms.messages import LARGE_LOGIT, LOW_ENTROPY, Kind, Message
+from joma.instruments.monitor.measuring.rows import LOG_NORM
 from joma.instruments.monitor.measuring.weights import LOWER, QUERY_KEY
 
 _MARKS: dict[Kind, tuple[str, str, str]] = {
@@ -175,11 +176,22 @@ def _ranks(_figure: Figure, axis: Axes, table: pd.DataFrame) -> None:
     axis.legend(loc="best", ncols=2)
 
 
+def _products(_figure: Figure, axis: Axes, table: pd.DataFrame) -> None:
+    own = table[table["metric"] == LOG_NORM]
+    axis.set_title("spectral norm of $W_Q^T W_K$, the largest head of each layer", loc="left")
+    lines = own.assign(stack=_stacks(own)).groupby(["stack", "layer", "step"])["value"].max().reset_index()
+    for number, (_, line) in enumerate(lines.groupby(["stack", "layer"])):
+        axis.plot(line["step"], np.exp(line["value"]), color=PALETTE[number % len(PALETTE)], lw=0.9)
+    axis.set_ylabel("norm")
+    _logarithmic(axis)
+
+
 _PANELS: dict[str, Callable[[Figure, Axes, pd.DataFrame], None]] = {
     "loss": _losses,
     "gradient_norm": _norms,
     "normalised_entropy": _entropies,
     "largest_logit": _logits,
+    LOG_NORM: _products,
     "stable_rank": _ranks,
 }
 """What is drawn of each metric that was measured."""

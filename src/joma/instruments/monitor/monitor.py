@@ -75,6 +75,7 @@ class Monitor:
         clip_at: largest logit that a clip leaves alone.
         reference: folders of healthy runs of this network at this cadence, or the file that ``joma monitor
             --calibrate`` wrote: alarms are raised where a run like them would hardly come.
+        growth: whether growth of W_Q^T W_K between looks is an alarm, not a mere message.
 
     Raises:
         InputError: a model that is not a module, a cadence below 1, an unknown statistic or sink.
@@ -111,6 +112,7 @@ class Monitor:
         restore: Restore | None = None,
         clip_at: float = LARGE_LOGIT,
         reference: Folders | None = None,
+        growth: bool = False,
     ) -> None:
         check(model, every, ranks_every, steps, alpha)
         self.every = every
@@ -121,6 +123,7 @@ class Monitor:
         self._guard = Guard()
         self._record = Record(self._guard)
         self._judge = Judge(looks=-(-(steps or 100_000) // every), alpha=alpha)
+        self._judge.growth.kind = "alarm" if growth else "not judged"
         self._norms = GradientNorms(model, scaler)
         self._planned = steps
         self._ranks_every = ranks_every
@@ -136,16 +139,8 @@ class Monitor:
         self._actor = Actor(model, acts, optimizer=optimizer, restore=restore, limit=clip_at)
         if reference is not None:
             self._judge.hold_against(read_reference(reference), type(model).__name__, every)
-        self._looks = Looks(
-            model,
-            self._statistics,
-            layers,
-            rows,
-            blocks=self._blocks,
-            norms=self._norms,
-            stepped=self._after_optimizer,
-            guard=self._guard,
-        )
+        settings = (model, self._statistics, layers, rows, self._blocks)
+        self._looks = Looks(*settings, self._norms, self._after_optimizer, self._guard)
         self.processes = Processes(self._guard)
         self._sink = sink if self.processes.first else None
         self._teller = Teller(self._sink, on_alarm, on_state)

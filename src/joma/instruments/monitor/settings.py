@@ -40,6 +40,7 @@ class MonitorSettings(TypedDict, total=False):
     restore: Restore | None
     clip_at: float
     reference: Folders | None
+    growth: bool
 
 
 def check(model: Any, every: Any, ranks_every: int | None, steps: int | None, alpha: float) -> None:

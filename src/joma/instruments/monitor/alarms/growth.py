@@ -25,7 +25,8 @@ _REARMED = 0.5
 class GrowthAlarm:
     """Fed with one reading after the other; tells a growth once, and again after it has ended."""
 
-    kind: Kind = "alarm"
+    kind: Kind = "not judged"
+    """What a growth is told as: an alarm where that was asked for, or healthy runs set the level."""
     level: float = 1.0
     """Score from which on growth is told; another one where healthy runs set it."""
     level_sure: str = ""
@@ -83,7 +84,10 @@ class GrowthAlarm:
             f"the spectral norm of W_Q^T W_K grew {math.exp(growth.rise):.2f}-fold in {WINDOW} steps "
             f"(usual in this run: {math.exp(usual):.2f}-fold)"
         )
-        sure = self.level_sure or "a rule whose false alarms were counted, not bounded: see docs/growth.md"
+        sure = self.level_sure or (
+            "growth that this run had not shown; no probability is claimed: what the rule is worth was "
+            "counted on few networks, docs/growth.md"
+        )
         if (ahead := self._forecast(growth, key, value)) is not None:
             what += f"; {ahead}"
         since = self.quiet[growth.head]
@@ -105,7 +109,6 @@ class GrowthAlarm:
         """All of it, ready for JSON."""
         state = self.state
         return {
-            "kind": self.kind,
             "steps": list(state.steps),
             "values": [values.tolist() for values in state.values],
             "waiting": [list(one) for one in state.waiting],

@@ -69,6 +69,7 @@ class Judge:
             f"probability at most {share:.2g} in {reference.steps:,} steps"
         )
         self.change.level_sure = self.growth.level_sure = sure
+        self.growth.kind = "alarm"
 
     def settings(self, step: int, groups: Sequence[Mapping[str, Any]]) -> list[Message]:
         """What was changed in an optimizer's groups."""
@@ -78,12 +79,14 @@ class Judge:
         """Learn the past anew: what comes after a change is not held against what came before it."""
         if changes:
             self.arm()
-            fresh = ChangeAlarm(looks=self.change.looks, alpha=self.change.alpha)
-            fresh.level, fresh.level_sure = self.change.level, self.change.level_sure
-            self.change, self.loss = fresh, LossAlarm()
+            self.change, self.loss = self._fresh_change(), LossAlarm()
             self.growth.renew()
         after = "; what is usual is learnt anew from here on"
         return [Message(step, "change", "settings", "settings", f"{one}{after}", step, "") for one in changes]
+
+    def _fresh_change(self) -> ChangeAlarm:
+        own = self.change
+        return ChangeAlarm(own.looks, own.alpha, level=own.level, level_sure=own.level_sure)
 
     def arm(self) -> None:
         """Forget the evidence, so that a further alarm can be told."""
@@ -114,12 +117,9 @@ class Judge:
     def replay(self, table: pd.DataFrame) -> None:
         """Be as after these rows and no others: what comes again must not count twice."""
         self.outside.batches.clear()
-        self.change = ChangeAlarm(looks=self.change.looks, alpha=self.change.alpha)
-        self.loss, self._since, self.growth = (
-            LossAlarm(),
-            {},
-            GrowthAlarm(self.growth.kind, attended=self.growth.attended),
-        )
+        own = self.growth
+        self.change, self.loss, self._since = self._fresh_change(), LossAlarm(), {}
+        self.growth = GrowthAlarm(own.kind, own.level, own.level_sure, attended=own.attended)
         self.further(table)
 
     def further(self, table: pd.DataFrame) -> None:
@@ -164,6 +164,7 @@ class Judge:
         judge.outside = Outside(**state["outside"])
         for own, other in ((judge.change, self.change), (judge.growth, self.growth)):
             own.level, own.level_sure = other.level, other.level_sure  # type: ignore[attr-defined]
+        judge.growth.kind = self.growth.kind
         judge._since = {str(key): int(step) for key, step in state["since"].items()}
         if json.dumps(judge.as_state()) != json.dumps(state):
             raise ValueError("it holds something else than the monitor keeps")

@@ -59,7 +59,7 @@ class Teller:
                     way(message)
             if "warn" in ways:
                 warnings.warn(message.sentence(), stacklevel=4)
-            elif not any(map(callable, ways)):
+            elif "log" in ways or not any(map(callable, ways)):
                 _log.warning("joma: %s", message.sentence())
 
     def stopper(self, messages: Sequence[Message]) -> Message | None:

@@ -32,7 +32,6 @@ class Looks:
         statistics: Sequence[str],
         layers: Iterable[int | str] | None,
         rows: float | None,
-        *,
         blocks: Sequence[Block],
         norms: GradientNorms,
         stepped: Callable[[Optimizer], None],
