@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from joma.checks import coverage, feature_limit, local_tokens, remarks, scan_snap_steps
+from joma.checks import coverage, feature_limit, local_tokens, remarks, scan_snap_steps, similar_tokens
 
 EXPECTED = {
     "value_matrix.merged": "corrected",
@@ -14,8 +14,9 @@ EXPECTED = {
     "cdag_feature.limit": "corrected",
     "cdag_feature.spread": "corrected",
     "snap_local.roles": "fails",
+    "similar_tokens.of_semantics": "fails",
 }
-GROUPS = {**remarks.CHECKS, **feature_limit.CHECKS, **local_tokens.CHECKS}
+GROUPS = {**remarks.CHECKS, **feature_limit.CHECKS, **local_tokens.CHECKS, **similar_tokens.CHECKS}
 
 
 def verdicts(group):
@@ -44,6 +45,21 @@ def test_another_limit_is_told(monkeypatch):
     monkeypatch.setattr(feature_limit, "spread_correlation", lambda s, **_: np.ones(len(s)))
     found = verdicts(feature_limit.CHECKS["cdag_feature"])
     assert set(found.values()) == {"fails"}
+
+
+def test_free_logits_and_unrelated_tokens_are_told(monkeypatch):
+    motion, vocabulary = similar_tokens._unseen_motion, similar_tokens._learned_vocabulary
+    monkeypatch.setattr(similar_tokens, "_unseen_motion", lambda *, free: motion(free=True))
+    monkeypatch.setattr(
+        similar_tokens, "_learned_vocabulary", lambda seed, *, synonyms: (12.0, 12.0 if synonyms else 11.5)
+    )
+    found = verdicts(similar_tokens.CHECKS["similar_tokens"])
+    assert found == {
+        "similar_tokens.attention": "fails",
+        "similar_tokens.vocabulary": "fails",
+        "similar_tokens.of_semantics": "holds",
+    }
+    assert vocabulary(0, synonyms=True)[1] < vocabulary(0, synonyms=False)[1]
 
 
 @pytest.mark.slow

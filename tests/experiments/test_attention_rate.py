@@ -87,9 +87,9 @@ def test_what_is_trained_is_each_ratio_and_the_control():
     rates = {name: (cell.attention_ratio, cell.rate) for name, cell in found.items()}
     base = SETTINGS.learning_rate
     assert rates == {
+        "W_Q and W_K x 0.3": (0.3, base),
         "W_Q and W_K x 1": (1.0, base),
         "W_Q and W_K x 3": (3.0, base),
-        "W_Q and W_K x 10": (10.0, base),
         "all x 3": (1.0, 3 * base),
     }
 

@@ -30,6 +30,7 @@ MODULES = (
     "feature_graph",
     "feature_limit",
     "coherence",
+    "similar_tokens",
     "optimizers",
     "scan_snap",
     "scan_snap_steps",

@@ -47,7 +47,7 @@ def motion(data: NextTokenData) -> np.ndarray:
 def snap_local() -> list[Claim]:
     """Signs of the attention logits' motion, beside both last tokens and on the sequences of one alone."""
     both = np.stack([motion(draw(number)) for number in range(DRAWS)])
-    rises, falls = (both[..., 0] > 0).mean(), (both[..., 1] < 0).mean()
+    rises, falls = float((both[..., 0] > 0).mean()), float((both[..., 1] < 0).mean())
     alone = []
     for number in range(DRAWS):
         rows = draw(number).conditional[:2]
@@ -63,8 +63,8 @@ def snap_local() -> list[Claim]:
             f"{falls:.0%} of the moments; {evidence}",
         ),
         STATEMENTS["snap_local.alone"].judge(
-            at_least(1.0, np.mean(np.array(alone) > 0), of="share of the moments at which it rises"),
-            null=float(rises),
+            at_least(1.0, float(np.mean(np.array(alone) > 0)), of="share of the moments at which it rises"),
+            null=rises,
             null_description="share where the other last token's sequences are learned, too",
             evidence=evidence,
         ),

@@ -148,6 +148,12 @@ RESULTS = (
         ("token_salience",),
     ),
     Result(
+        "JoMA Sec. 7, embeddings that are alike",
+        "attention to tokens never seen, and how many tokens are left",
+        (),
+        ("similar_tokens",),
+    ),
+    Result(
         "JoMA A.4, signs",
         "when the critical distances have opposite signs",
         ("theory.critical_points.opposite_signs_from",),

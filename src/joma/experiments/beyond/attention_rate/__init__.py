@@ -32,15 +32,15 @@ class AttentionRate(TrainsDecoders):
 
     title = "W_Q and W_K at a rate of their own: is the bounce of a decoder's attention deeper?"
     reproduces = "JoMA Thm 1, Eq. 6, Fig. 6 (a prediction that the paper does not test)"
-    cost = {"quick": "2 min", "evidence": "20 min", "paper": "days"}
+    cost = {"quick": "3 min", "evidence": "30 min", "paper": "days"}
     presets = {
         "quick": {},
         "evidence": {
+            "ratios": (0.3, 1.0, 3.0, 10.0),
             "steps": 2500,
             "width": 128,
             "learning_rate": 1e-3,
             "measure_every": 50,
-            "batch": 20,
             "windows": 100,
         },
         "paper": {
@@ -50,7 +50,6 @@ class AttentionRate(TrainsDecoders):
             "steps": 58_000,
             "learning_rate": 1e-4,
             "width": 200,
-            "batch": 20,
             "measure_every": 1000,
             "windows": None,
         },
@@ -59,15 +58,14 @@ class AttentionRate(TrainsDecoders):
     corpus: str = redefine("world-english-bible", "corpus")
     vocabulary_size: int | None = redefine(500, "vocabulary_size")
     ratios: tuple[float, ...] = setting(
-        (1.0, 3.0, 10.0), "rates of W_Q and W_K over that of all else, rising; one of them 1", above=0.0
+        (0.3, 1.0, 3.0), "rates of W_Q and W_K over that of all else, rising; one of them 1", above=0.0
     )
     control: float = setting(3.0, "how much faster all learns in the control (one of the ratios)", above=1.0)
-    seed: int = setting(20, "first seed (fig6 is judged on 10 to 14)", at_least=0)
+    seed: int = setting(21, "first seed (the settings were chosen on 0 and 20)", at_least=0)
     seeds: int = redefine(5, "seeds", at_least=5)
-    steps: int = setting(900, "minibatches", at_least=1)
-    learning_rate: float = redefine(4e-3, "learning_rate")
-    width: int = setting(48, "embedding size d, and width of the MLP's hidden layer", at_least=2)
-    batch: int = redefine(10, "batch")
+    steps: int = setting(1250, "minibatches", at_least=1)
+    learning_rate: float = redefine(2e-3, "learning_rate")
+    width: int = setting(64, "embedding size d, and width of the MLP's hidden layer", at_least=2)
     measure_every: int = redefine(25, "measure_every")
     windows: int | None = redefine(40, "windows")
 
