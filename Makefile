@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 CONSTRAINTS := constraints.txt
 
-.PHONY: demo test test-all lint bench docs kvpress fuzz kills rates mutations package-check release-check lowest clean
+.PHONY: demo test test-all lint bench docs notebooks formats kvpress fuzz kills rates mutations package-check release-check lowest clean
 
 demo: $(VENV)/.installed
 	$(BIN)/joma demo --out joma-demo
@@ -30,6 +30,10 @@ lint: $(VENV)/.installed-dev
 fuzz: $(VENV)/.installed-dev
 	$(BIN)/python tests/fuzz.py
 
+# Checkpoints by PyTorch, DeepSpeed and Megatron themselves, each in an environment of its own, by two processes.
+formats: $(VENV)/.installed-dev
+	$(BIN)/python tests/formats.py
+
 # SIGKILL at 200 random moments of the commands, then the same command: the tables of a quiet run.
 kills: $(VENV)/.installed-dev
 	$(BIN)/python tests/kills.py
@@ -52,7 +56,12 @@ docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/experiments.py
 	$(BIN)/python docs/findings.py
 	$(BIN)/python docs/claims.py
+	$(BIN)/python docs/gallery.py
 	$(BIN)/mkdocs build --strict
+
+# The notebooks of the site, run afresh: each within two minutes on two cores.
+notebooks: $(VENV)/.installed-notebooks
+	$(BIN)/python docs/notebooks.py
 
 # Wheel and sdist: contents, metadata, description; the wheel alone in an environment of its own, and what it runs.
 package-check: $(VENV)/.installed-dev
@@ -99,5 +108,9 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable '.[docs]'
 	touch $@
 
+$(VENV)/.installed-notebooks: $(VENV)/.installed
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable '.[notebooks]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) .venv-kvpress build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis joma-demo runs
+	rm -rf $(VENV) .venv-formats .venv-kvpress build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis joma-demo runs

@@ -1,7 +1,8 @@
 """``joma track`` on weights against the same measurements without a series, plus one reading of the bytes.
 
-Processor time of 50 checkpoints (made here) in one process, one thread; and how many bytes travel from a hub
-on 127.0.0.1 for a sharded checkpoint, over the bytes of the wanted tensors.
+Processor time of 50 checkpoints (made here) in one process, one thread; the audit that ``joma track`` does
+first is timed apart; and how many bytes travel from a hub on 127.0.0.1 for a sharded checkpoint, over the
+bytes of the wanted tensors.
 
     python benchmarks/bench_track.py [CHECKPOINTS]
 """
@@ -23,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from hub_server import serve
 from joma.checkpoints.checkpoint import open_checkpoint
 from joma.checkpoints.families.matrices import find_matrices
+from joma.checkpoints.series.audit.audit import audit_series
 from joma.checkpoints.series.sources.find import find_series
 from joma.core.progress import Progress
 from joma.core.threads import limit_threads
@@ -107,8 +109,14 @@ def reading(folder: Path, count: int) -> float:
 
 def along(folder: Path) -> float:
     """Measuring the members and nothing after it: bounces are judged on curves, not on checkpoints."""
-    job = TrackSettings.of(model=str(folder))
+    job = TrackSettings.of(model=str(folder), audit=False)
     return processor(lambda: MeasuredSeries(job, "A", job.series, Parts(Progress(quiet=True))).tables())
+
+
+def audited(folder: Path) -> float:
+    """The audit, as ``joma track`` does it before it measures."""
+    found = find_series([str(folder)])
+    return processor(lambda: audit_series(found, found.members))
 
 
 def transferred(folder: Path) -> float:
@@ -130,9 +138,10 @@ def main() -> int:
         for step in range(count):
             write(folder / "series" / f"step{step}", step, LAYERS, WIDTH, VOCABULARY)
         reading(folder / "series", 2)
-        once, ours, memory = (
+        once, ours, apart, memory = (
             reading(folder / "series", count),
             along(folder / "series"),
+            audited(folder / "series"),
             in_memory(folder / "series", count),
         )
         ratio = ours / (memory + once)
@@ -140,6 +149,7 @@ def main() -> int:
             f"{count} checkpoints: joma track {ours:.2f} s of processor time, without it {memory:.2f} s, "
             f"one reading {once:.2f} s: ratio {ratio:.3f} (at most {TARGET_TIME})"
         )
+        print(f"the audit before it, timed apart: {apart:.2f} s, {apart / ours:.3f} of that")
         share = transferred(folder / "hub")
         print(
             f"sharded checkpoint on the hub: {share:.4f} of the wanted bytes travel (at most {TARGET_BYTES})"

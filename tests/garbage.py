@@ -372,6 +372,19 @@ _UNTRAINED_FIG6 = then(
     table("bounces", _unmoved), table("curves", untrained("run", "variant", "layer", "metric"))
 )
 
+
+def _untrained_at_the_end(curves: pd.DataFrame) -> pd.DataFrame:
+    """What the untrained decoder is like, in the place of what it becomes."""
+    rest, start = curves[curves["step"] < curves["step"].max()], curves[curves["step"] == 0]
+    return pd.concat([rest, start.assign(step=curves["step"].max())], ignore_index=True)
+
+
+def _turned_round(curves: pd.DataFrame) -> pd.DataFrame:
+    """The curves from their end to their beginning."""
+    steps = sorted(curves["step"].unique())
+    return curves.assign(step=curves["step"].map(dict(zip(steps, reversed(steps), strict=True))))
+
+
 GARBAGE: dict[str, list[Garbage]] = {
     "alarm": [
         Garbage("always fires", _alarms(ours=_always, whole=_always, state=_all(0.0)), "-armed -valid"),
@@ -399,6 +412,11 @@ GARBAGE: dict[str, list[Garbage]] = {
         Garbage("free logits", table("course", _free_logits), "accelerates"),
     ],
     "fig10": [Garbage("untrained networks", _untrained_neurons)],
+    "heavy_hitters": [
+        Garbage("the untrained decoder", table("curves", _untrained_at_the_end)),
+        Garbage("shuffled tokens", instead("metric", cooccurrence="shuffled_cooccurrence"), "cooccur"),
+        Garbage("turned round in time", table("curves", _turned_round), "sparse monotone"),
+    ],
     "fig2": [Garbage("shuffled tokens, logits that stay", table("summary", _still))],
     "fig3": [
         Garbage("attention frozen", instead("attention", trained="frozen")),

@@ -105,3 +105,18 @@ def test_a_worker_of_a_slurm_cluster() -> None:
     assert "#SBATCH -n 1" in shown
     assert "dask_worker" in shown
     assert "--nthreads 1 " in shown
+
+
+def test_audit_a_series() -> None:
+    shown = run("audit_a_series.py")
+    assert shown.startswith("Each of the 10 members is what its name says")
+    assert "4 of the 10 members are not what their names say: step20, step40, step60, step80." in shown
+    faults = {line.split(":")[0].strip(): line for line in shown.splitlines() if line.startswith("  step")}
+    assert "(they match step90)" in shown
+    assert "it and another member have each other's place" in shown
+    assert "some of its matrices are transposed: model.layers.1.self_attn.q_proj.weight" in shown
+    assert faults["step20"] == "  step20: [1]"  # the first block is the last member's
+    assert faults["step80"] == "  step80: [0, 1]"
+    assert faults["step70"] == "  step70: [0, 1]"
+    assert "step40" in faults
+    assert "  step40: [" not in shown

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import joma
 import toy
@@ -132,7 +133,18 @@ def place(tmp_path: Path, model_folder: Path, deep_folder: Path, monkeypatch: py
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).symlink_to(model_folder)
     (tmp_path / "smollm2-folder").symlink_to(deep_folder)
+    save_adapter(tmp_path / "ADAPTER")
     return tmp_path
+
+
+def save_adapter(folder: Path) -> None:
+    """As PEFT saves one; of rank 4, of which 2 directions are used."""
+    folder.mkdir()
+    stem = "base_model.model.model.layers.0.mlp.up_proj.lora"
+    factors = {f"{stem}_A.weight": torch.randn(4, 8), f"{stem}_B.weight": torch.randn(8, 4)}
+    factors[f"{stem}_B.weight"][:, 2:] = 0
+    save_file(factors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "lora_alpha": 8}')
 
 
 def record(path: Path) -> None:

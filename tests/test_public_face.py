@@ -66,7 +66,7 @@ def test_every_result_has_one_protocol() -> None:
     for kind in results:
         for method in ("table", "answer", "plot", "save", "_repr_html_"):
             assert callable(getattr(kind, method)), (kind, method)
-    assert sum(issubclass(kind, JobResult) for kind in results) == 6
+    assert sum(issubclass(kind, JobResult) for kind in results) == 7
 
 
 def test_a_run_from_python_is_what_read_returns(

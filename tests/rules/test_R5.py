@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -62,3 +63,31 @@ def test_checkpoints_of_a_series_are_no_slices(tmp_path: Path) -> None:
     assert values(ranks(tmp_path / "step_200.safetensors")) == near(4.0)
     with pytest.raises(InputError, match="give the file that is meant"):
         ranks(tmp_path)
+
+
+@settings(max_examples=25, deadline=None)
+@given(words, st.sampled_from((1, 2, 4)), st.booleans(), st.booleans(), st.booleans())
+def test_the_first_rank_alone_is_read_where_its_shapes_are_those_of_a_whole_model(
+    word: str, world: int, by_rows: bool, told: bool, as_folder: bool
+) -> None:
+    assert_unheard_of(word)
+    width, neurons, vocabulary = 8, 24, 16
+    tokens = (vocabulary // world, width) if by_rows else (vocabulary, width // world)
+    block = f"{word}.layers.0"
+    weights = {
+        f"{word}.embed_tokens.weight": torch.ones(tokens),
+        f"{block}.self_attn.q_proj.weight": torch.eye(width)[: width // world],
+        f"{block}.mlp.up_proj.weight": torch.eye(neurons, width)[: neurons // world],
+    }
+    config = {"hidden_size": width, "num_attention_heads": 4, "intermediate_size": neurons}
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place) / "consolidated.00.pth"
+        torch.save(weights, file)
+        if told:
+            (Path(place) / "config.json").write_text(json.dumps(config | {"vocab_size": vocabulary}))
+        path = Path(place) if as_folder else file
+        if world == 1:
+            assert len(ranks(path)) == 3 - 1
+        else:
+            with pytest.raises(InputError, match=r"gather them first.*or give the file a name without"):
+                ranks(path)

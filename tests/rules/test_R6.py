@@ -93,6 +93,27 @@ def test_one_pattern_with_one_number(word: str, numbers: list[int]) -> None:
     assert counted_alike([*names, "else.pt"]) == {}
 
 
+@given(
+    words,
+    st.lists(st.integers(1, 900), min_size=2, max_size=6, unique=True),
+    st.sampled_from(["{}k", "{}K", "{}_000", "{},000", "{}.5k", "{}M", "{}_000_000"]),
+)
+def test_the_one_number_is_read_whole(word: str, numbers: list[int], writing: str) -> None:
+    assert_unheard_of(word)
+    names = [f"{word}-{writing.format(number)}" for number in numbers]
+    shift, times = (
+        (500, 1000) if ".5k" in writing else (0, 10**6 if "M" in writing or "_000_000" in writing else 1000)
+    )
+    assert [place.step for place in counted_alike(names).values()] == [n * times + shift for n in numbers]
+
+
+@given(words, st.lists(st.integers(1, 900), min_size=2, max_size=6, unique=True), st.integers(1, 999))
+def test_one_number_or_two_is_not_guessed(word: str, numbers: list[int], behind: int) -> None:
+    assert counted_alike([f"{word}-{number}_{behind:03d}" for number in numbers]) == {}
+    days = [f"{word}-2024-{1 + n % 12:02d}-{1 + n % 28:02d}" for n in numbers]
+    assert counted_alike(days) == {}
+
+
 def test_tokens_that_do_not_grow_are_none() -> None:
     assert [one.place.tokens for one in members([f"step{i}-7B" for i in (1, 2, 3)])] == [None] * 3
     assert [one.place.tokens for one in members([f"step{i}-{i}B" for i in (1, 2, 3)])] == [1e9, 2e9, 3e9]

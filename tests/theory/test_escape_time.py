@@ -51,6 +51,33 @@ def test_the_flow_takes_this_long(attention, law, gate, distance, rho, start):
     assert measured == pytest.approx(wanted, rel=1e-4 if attention == "frozen" else 0.05)
 
 
+@pytest.mark.slow
+def test_the_flow_takes_this_long_in_random_settings():
+    """Within 5 % of the flow of v and z, on settings drawn after the law was fixed; ``-s`` prints errors."""
+    rng = np.random.default_rng([2026, 11, 30])
+    errors, kappa = [], 0.1
+    while len(errors) < 40:
+        distance, rho = rng.uniform(0.6, 1.8), -rng.uniform(0.2, 1.2)
+        start = -rho * rng.uniform(0.15, 0.6)
+        wanted = escape_time(start, distance=distance, rho_minus=rho) if start < 0.5 else 0.0
+        if not 0.5 < wanted < 300.0:
+            continue
+        mu = rng.uniform(0.3, 1.0, rng.integers(2, 7))
+        mu /= np.linalg.norm(mu)
+        planted = plant(Gaussian(), RELU, mu, distance=distance, rho_minus=rho)
+        moments = wanted / planted.stiffness.transverse * np.linspace(0.8, 1.2, 81)
+        v0 = start * mu
+        flow = integrate_joint(
+            planted.mixture.drift(), v0, moments, bias=planted.bias, kappa=kappa, z0=0.5 * kappa * v0 * v0
+        )
+        share = np.linalg.norm(flow.attended[:, 0], axis=1)
+        errors.append(abs(np.interp(0.5, share, moments) * planted.stiffness.transverse / wanted - 1))
+    print(
+        f"escape time, {len(errors)} settings: error at most {max(errors):.3f}, median {np.median(errors):.4f}"
+    )
+    assert max(errors) < 0.05
+
+
 def test_the_speed_is_that_of_the_populations_drift():
     mu = np.array([1.2, 0.9])
     planted = plant(Gaussian(), LEAKY, mu, distance=0.9, rho_minus=-0.6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -57,9 +57,9 @@ class AdaptedCheckpoint(Checkpoint):
     """
 
     def __init__(self, folder: Path, base: Checkpoint, which: Adapter) -> None:
-        self._settings = _settings(folder)
+        self._settings = adapter_settings(folder)
         self._base, self._which = base, which
-        adapter = [_file(folder)]
+        adapter = [adapter_file(folder)]
         super().__init__(folder, [*_shards(base), *adapter], base.config)
         self._own = adapter[0].entries
 
@@ -68,27 +68,13 @@ class AdaptedCheckpoint(Checkpoint):
         """What the model multiplies by; with ``alone``, only what the adapter adds."""
         base = dict(self._base.weights)
         by_name = {canonical(name): name for name in base}
-        factors: dict[str, dict[str, str]] = {}
+        factors, whole = sort_factors(self._own)
         changed: dict[str, Weight] = {}
-        for name in self._own:
-            found = _FACTOR.fullmatch(canonical(name))
-            if found is not None:
-                factors.setdefault(found[1], {})[found[3]] = name
-                if found[2]:
-                    factors[found[1]]["embedding"] = name
-            elif ".lora_" in name:  # DoRA's magnitudes and the like
-                stem = canonical(name).partition(".lora_")[0]
-                factors.setdefault(stem, {})["strange"] = name
-            else:  # saved whole beside the factors
-                entry = self._own[name]
-                target = by_name.get(canonical(name), name)
-                changed[target] = Weight(name, entry.shape, entry.dtype, (name,))
+        for name in whole:
+            entry = self._own[name]
+            changed[by_name.get(canonical(name), name)] = Weight(name, entry.shape, entry.dtype, (name,))
         for stem, parts in factors.items():
-            adapted = next((by_name[n] for n in (f"{stem}.weight", stem) if n in by_name), None)
-            if adapted is None:
-                raise InputError(
-                    f"{self.path} adapts {stem!r}, which {self._base.path} does not hold; give its base."
-                )
+            adapted = self._find_adapted(stem, by_name)
             changed[adapted] = self._with_adapter(base[adapted], stem, parts)
         return changed if self._which == "alone" else base | changed
 
@@ -106,7 +92,11 @@ class AdaptedCheckpoint(Checkpoint):
             return replace(
                 weight, problem=f"factors {up.shape} and {down.shape} do not fit its shape {weight.shape}"
             )
-        scale, alone, compose = self._scale(stem, down.shape[0]), self._which == "alone", weight.compose
+        scale, alone, compose = (
+            scale_of(self._settings, self.path, stem, down.shape[0]),
+            self._which == "alone",
+            weight.compose,
+        )
 
         def add(tensors: list[Tensor]) -> Tensor:
             *stored, a, b = tensors
@@ -120,16 +110,51 @@ class AdaptedCheckpoint(Checkpoint):
             weight, name=canonical(weight.name), parts=(*weight.parts, down.name, up.name), compose=add
         )
 
-    def _scale(self, stem: str, rank: int) -> float:
-        alpha = _by_pattern(self._settings.get("alpha_pattern"), stem, self._settings.get("lora_alpha"))
-        stated = _by_pattern(self._settings.get("rank_pattern"), stem, self._settings.get("r"))
-        if not isinstance(alpha, int | float) or stated != rank:
-            raise InputError(
-                f"{self.path / SETTINGS}: lora_alpha = {alpha} and r = {stated} do not tell the scale of "
-                f"{stem!r}, "
-                f"whose factors have rank {rank}; give the settings it was trained with."
-            )
-        return alpha / (math.sqrt(rank) if self._settings.get("use_rslora") else rank)
+    def _find_adapted(self, stem: str, by_name: Mapping[str, str]) -> str:
+        for name in (f"{stem}.weight", stem):
+            if name in by_name:
+                return by_name[name]
+        raise InputError(
+            f"{self.path} adapts {stem!r}, which {self._base.path} does not hold; give its base."
+        )
+
+
+def sort_factors(names: Iterable[str]) -> tuple[dict[str, dict[str, str]], list[str]]:
+    """Of an adapter's tensors: module -> {``A``, ``B``, ``embedding``, ``strange``: tensor}, and those
+    saved whole.
+
+    ``embedding`` stands beside the factors of an embedding, ``strange`` for a tensor that is no factor
+    (magnitudes of DoRA and the like).
+    """
+    factors: dict[str, dict[str, str]] = {}
+    whole = []
+    for name in names:
+        found = _FACTOR.fullmatch(canonical(name))
+        if found is not None:
+            factors.setdefault(found[1], {})[found[3]] = name
+            if found[2]:
+                factors[found[1]]["embedding"] = name
+        elif ".lora_" in name:
+            factors.setdefault(canonical(name).partition(".lora_")[0], {})["strange"] = name
+        else:
+            whole.append(name)
+    return factors, whole
+
+
+def scale_of(settings: Mapping[str, Json], folder: Path, stem: str, rank: int) -> float:
+    """The number s that B A is multiplied by: alpha / r, or alpha / sqrt(r).
+
+    Raises:
+        InputError: settings that do not tell it, or that state another rank.
+    """
+    alpha = _by_pattern(settings.get("alpha_pattern"), stem, settings.get("lora_alpha"))
+    stated = _by_pattern(settings.get("rank_pattern"), stem, settings.get("r"))
+    if not isinstance(alpha, int | float) or stated != rank:
+        raise InputError(
+            f"{folder / SETTINGS}: lora_alpha = {alpha} and r = {stated} do not tell the scale of {stem!r}, "
+            f"whose factors have rank {rank}; give the settings it was trained with."
+        )
+    return alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank)
 
 
 def open_adapted(folder: Path, which: Adapter) -> AdaptedCheckpoint:
@@ -138,11 +163,8 @@ def open_adapted(folder: Path, which: Adapter) -> AdaptedCheckpoint:
     Raises:
         InputError: a base model that is not here, or an adapter that cannot be used as it is.
     """
-    named = str(_settings(folder).get("base_model_name_or_path") or "")
-    places = [Path(named), folder / named, folder.parent / named] if named else []
-    base = next((place for place in places if place.is_dir() and place.resolve() != folder.resolve()), None)
-    if base is None:
-        base = _find_in_cache(named)
+    named = _base_name(folder)
+    base = base_of(folder)
     if base is None:
         raise InputError(
             f"{folder} holds an adapter alone, and its base model {named!r} is not here; download that (hf "
@@ -150,6 +172,18 @@ def open_adapted(folder: Path, which: Adapter) -> AdaptedCheckpoint:
             f"{named or 'NAME'}), and put its folder into {SETTINGS} as base_model_name_or_path."
         )
     return AdaptedCheckpoint(folder, open_checkpoint(base), which)
+
+
+def base_of(folder: Path) -> Path | None:
+    """The folder of the adapter's base model, if it lies where the settings say or in the hub's cache."""
+    named = _base_name(folder)
+    places = [Path(named), folder / named, folder.parent / named] if named else []
+    beside = (place for place in places if place.is_dir() and place.resolve() != folder.resolve())
+    return next(beside, None) or _find_in_cache(named)
+
+
+def _base_name(folder: Path) -> str:
+    return str(adapter_settings(folder).get("base_model_name_or_path") or "")
 
 
 def _find_in_cache(name: str) -> Path | None:
@@ -163,7 +197,12 @@ def _find_in_cache(name: str) -> Path | None:
         return None
 
 
-def _settings(folder: Path) -> dict[str, Json]:
+def adapter_settings(folder: Path) -> dict[str, Json]:
+    """What ``adapter_config.json`` says.
+
+    Raises:
+        InputError: it is not JSON, or describes no adapter of low rank.
+    """
     text = read_bytes(folder / SETTINGS, LONGEST_CONFIG)
     try:
         settings = parse_json(text)
@@ -179,7 +218,12 @@ def _settings(folder: Path) -> dict[str, Json]:
     return settings
 
 
-def _file(folder: Path) -> Shard:
+def adapter_file(folder: Path) -> Shard:
+    """The factors.
+
+    Raises:
+        InputError: there is no such file, or it is damaged.
+    """
     for name in ADAPTER_FILES:
         if (folder / name).is_file():
             return open_shard(folder / name)

@@ -14,7 +14,10 @@ from torch import Tensor
 
 from joma.checkpoints.effective import Weight, weights_in
 from joma.checkpoints.families.sizes import Config
+from joma.checkpoints.formats.distributed.find import gathered_shards
+from joma.checkpoints.formats.distributed.metadata import METADATA, SUFFIX
 from joma.checkpoints.formats.folders import GATHER_RANKS, are_slices, check_whole, rank_in, weight_files
+from joma.checkpoints.formats.foreign import FOREIGN_SUFFIXES, name_foreign
 from joma.checkpoints.formats.readers import GgufShard, PickledShard, SafetensorsShard
 from joma.checkpoints.formats.shard import Room, Shard, TensorEntry
 from joma.core.errors import InputError, nearest
@@ -98,7 +101,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     In a folder the files are those that ``from_pretrained`` takes: model.safetensors, else the shards of its
     index, else the same of pytorch_model.bin; then files of other names, safetensors first. A shard that the
     index does not name is not read, and what only training needs (optimizer, scheduler, random state) is not
-    taken for weights.
+    taken for weights. What many processes saved together, there or in a folder below (``.metadata`` and
+    ``.distcp`` files of PyTorch, the states of DeepSpeed), is gathered matrix by matrix.
 
     Damage is told where it shows: a header that contradicts itself or the file's size, a missing shard,
     an archive without its directory. safetensors and GGUF carry no checksums, and those of .bin files may be
@@ -114,20 +118,30 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
             f"{path} does not exist; give a folder or file of weights (a model of a hub must be "
             "downloaded first: huggingface-cli download NAME --local-dir FOLDER)."
         )
+    if path.name == METADATA:
+        path = path.parent
     if path.is_file():
         if path.name.endswith(".index.json"):
             return Checkpoint(path.parent, _shards_of_index(path), _config(path.parent))
         shards = [open_shard(file) for file in _gguf_parts(path)]
         if rank_in(path.name) is not None:
             beside = [file for file in path.parent.iterdir() if are_slices(path.name, file.name)]
-            check_whole(path, shards[0], [open_shard(file) for file in sorted(beside)])
+            sizes = _config(path.parent) or _config(path.parent, "params.json")
+            check_whole(path, shards[0], [open_shard(file) for file in sorted(beside)], sizes)
         return Checkpoint(path, shards, _config(path.parent))
+    if gathered := gathered_shards(path):
+        place = gathered[0].path.parent
+        return Checkpoint(path, gathered, _config(path) or _config(place) or _config(place.parent))
     for single in _SINGLE:
         if (path / single).is_file():
             return Checkpoint(path, [open_shard(path / single)], _config(path))
         if (path / f"{single}.index.json").is_file():
             return Checkpoint(path, _shards_of_index(path / f"{single}.index.json"), _config(path))
-    return Checkpoint(path, [open_shard(file) for file in _files_of(path)], _config(path))
+    files = _files_of(path)
+    shards = [open_shard(file) for file in files]
+    if len(files) == 1 and rank_in(files[0].name) is not None:
+        check_whole(files[0], shards[0], [], _config(path) or _config(path, "params.json"))
+    return Checkpoint(path, shards, _config(path))
 
 
 def _files_of(folder: Path) -> list[Path]:
@@ -141,21 +155,8 @@ def _files_of(folder: Path) -> list[Path]:
             return _gguf_parts(files[0])
         if files:
             return files
-    if any(folder.rglob("*.distcp")):
-        raise InputError(
-            f"{folder} is a distributed checkpoint of PyTorch (.distcp); convert it first: "
-            "python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt"
-        )
-    if any(folder.rglob("*_model_states.pt")) or (folder / "zero_to_fp32.py").is_file():
-        raise InputError(
-            f"{folder} is a sharded checkpoint of DeepSpeed; gather it first: python zero_to_fp32.py FOLDER "
-            "OUTPUT"
-        )
-    if any(folder.rglob("model_optim_rng.pt")) or any(folder.rglob("mp_rank_*")):
-        raise InputError(
-            f"{folder} is a checkpoint of Megatron, sharded over ranks; convert it to the Hugging Face "
-            "format first."
-        )
+    if named := name_foreign(folder):
+        raise InputError(f"{folder} {named}.")
     raise InputError(
         f"{folder} holds no weights (no .safetensors, .bin, .pt or .gguf file); give the folder that does."
     )
@@ -201,8 +202,8 @@ def _shards_of_index(index: Path) -> list[Shard]:
     return shards
 
 
-def _config(folder: Path) -> dict[str, Json] | None:
-    file = folder / "config.json"
+def _config(folder: Path, name: str = "config.json") -> dict[str, Json] | None:
+    file = folder / name
     if not file.is_file():
         return None
     text = read_bytes(file, LONGEST_CONFIG)
@@ -220,6 +221,10 @@ def open_shard(path: Path) -> Shard:
         InputError: no file of weights, no regular file, or one that is damaged or would run code.
     """
     regular(path)
+    if path.suffix == SUFFIX:
+        raise InputError(f"{path} is one of the files of a distributed checkpoint; give their folder.")
+    if path.suffix in FOREIGN_SUFFIXES:
+        raise InputError(f"{path} {FOREIGN_SUFFIXES[path.suffix]}.")
     kind = kind_of(path)
     if kind == "safetensors":
         return SafetensorsShard(path)

@@ -22,6 +22,12 @@ NAMED_FROM = 0.01
 """Tensors of one kind that hold this share of a checkpoint's parameters are named if nothing tells what they
 are."""
 _NUMBER = re.compile(r"\d+")
+_BESIDE = re.compile(
+    r"(\w+_)?masks?|tril|triu|causal|alibi|slopes|(\w+_)?freqs?(_cis)?|(cos|sin)(_cached)?|(rotary|rope)(_\w+)?|wpe"
+    r"|pos(itions?|itional)?|(\w+_)?pos(ition|itional)?_(emb|embs|embed|embedding|embeddings|encoding|ids|bias|index)"
+    r"|(rel|relative)_\w*(bias|table|index)"
+)
+"""Modules and tensors that hold no matrix: masks, angles of rotary positions, embeddings of positions."""
 _NAMED = 3
 
 
@@ -30,15 +36,27 @@ def kind_of(name: str) -> str:
     return _NUMBER.sub("*", canonical(name))
 
 
+def is_beside_matrices(name: str) -> bool:
+    """Whether a tensor is a mask, a bias or about positions: nothing that a rank is asked of.
+
+    Args:
+        name: of a tensor of two or more dimensions.
+    """
+    *_, holder, leaf = ["", *canonical(name).split(".")]
+    own = holder if leaf in ("weight", "embedding") else leaf
+    return leaf == "bias" or bool(_BESIDE.fullmatch(own)) or bool(_BESIDE.fullmatch(holder))
+
+
 def find_unmeasured(
     names: Collection[str], sizes: Mapping[str, int], places: Mapping[str, Place], matrices: Iterable[Matrix]
 ) -> set[str]:
-    """Which tensors of no known role must be named.
+    """Which tensors of no known role must be named; masks, biases and positions never.
 
     Those that with all others of their kind hold one percent of the parameters; and those that stand in a
     layer without a matrix that other layers of its stack have, where no complete layer has one of their kind.
     """
     total = sum(sizes.values()) or 1
+    names = [name for name in names if not is_beside_matrices(name)]
     by_kind: dict[str, int] = defaultdict(int)
     for name in names:
         by_kind[kind_of(name)] += sizes[name]

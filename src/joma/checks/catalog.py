@@ -19,17 +19,21 @@ MODULES = (
     "isotropic",
     "critical_points",
     "asides",
+    "remarks",
     "salience",
     "fig4",
     "block_flow",
     "block_boundary",
+    "coverage",
     "block_rank",
     "latent_tree",
     "feature_graph",
+    "feature_limit",
     "coherence",
     "optimizers",
     "scan_snap",
     "scan_snap_steps",
+    "local_tokens",
 )
 
 

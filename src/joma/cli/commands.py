@@ -58,6 +58,11 @@ COMMANDS = {
         "jobs",
     ),
     "monitor": Command("where a training run stands: its alarms and messages", "options", "monitoring"),
+    "branch": Command(
+        "one of joma's own decoders, continued from one state in several ways, against its twin",
+        "branches",
+        "jobs",
+    ),
     "report": Command("results as one self-contained HTML page", "options", "reports"),
     "completion": Command("completion of commands and options in bash, zsh, fish", "options", "completing"),
 }

@@ -84,6 +84,8 @@ class Progress:
         self.quiet = quiet
         self.position = position
         self.clock = clock
+        self.costs: dict[str, float] = {}
+        """Seconds of what is timed apart, by name (``note_cost``)."""
 
     def track(
         self,
@@ -150,6 +152,10 @@ class Progress:
 
         Where nothing is noted, it was NumPy: on the CPU, in float64.
         """
+
+    def note_cost(self, name: str, seconds: float) -> None:
+        """Note what a share of the work took, for the run's record: ``audit``, 3.2."""
+        self.costs[name] = round(self.costs.get(name, 0.0) + seconds, 2)
 
     def parts(
         self, computations: Mapping[str, Callable[[Progress], pandas.DataFrame]]

@@ -93,6 +93,6 @@ def _train(model: Decoder, batches: Batches, steps: int, directory: Path, progre
             loss = cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
             optimizer.zero_grad()
             torch.autograd.backward(loss)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)  # as it was before the clipping
             optimizer.step()
-            monitor.step(step, loss=loss)
+            monitor.step(step, loss=loss, grad_norm=norm)

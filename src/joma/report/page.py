@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from joma.core.claim import VERDICTS, Claim, Verdict
 from joma.core.errors import InputError
@@ -19,6 +19,7 @@ from joma.core.settings import Value
 from joma.instruments.neurons.page import Neuron, neurons_of
 from joma.report.answer import answer_of, in_a_line, overall, subject_of, verdict_words
 from joma.report.beside import pair_of
+from joma.report.interactive.extra import Extra, extra_of, no_extra
 from joma.report.pictures import embed
 from joma.report.terminal import by_group, tally
 from joma.runs.directory import Run
@@ -80,8 +81,10 @@ class Section:
 def write_report(runs: Sequence[Run], path: Path, *, overwrite: bool = False) -> Path:
     """Write the page about these runs and return its path.
 
-    The page is one file: figures are embedded, there is no script, and its own policy forbids every
-    request. Whatever a table holds (tokens with markup, too) is shown as text.
+    The page is one file: figures are embedded, and its own policy forbids every request and every script
+    but its own, which it names by their hashes: sortable tables, maps over the steps, curves that can be
+    switched. Without scripts it is whole, too. Whatever a table holds (tokens with markup, too) is shown as
+    text.
 
     Raises:
         InputError: no run was given.
@@ -91,6 +94,42 @@ def write_report(runs: Sequence[Run], path: Path, *, overwrite: bool = False) ->
         raise InputError("a report needs at least one run.")
     refuse_foreign(path, _MARK, overwrite)
 
+    template = _template()
+    # What can be looked at comes first.
+    ordered = sorted(runs, key=lambda run: not (run.directory / "figure.png").exists())
+    sections = [_section(run, number) for number, run in enumerate(ordered)]
+    pair = pair_of(ordered)
+    about_models = all(subject_of(run) == "model" for run in runs)
+    claims = [claim for run in runs for claim in run.claims]
+    failed = [(section.anchor, in_a_line(c)) for section in sections for c in section.failed_claims()]
+
+    def render(extra: Extra) -> str:
+        return template.render(
+            sections=sections,
+            extra=extra,
+            pair=pair,
+            compared=None if pair is None or pair.layers is None else _excerpt("layers", pair.layers),
+            heading=sections[0].title if len(runs) == 1 else QUESTION,
+            answer=overall(ordered),
+            failed=failed[:FAILURES_SHOWN],
+            failures=len(failed),
+            about_models=about_models,
+            verdicts=VERDICTS,
+            words=verdict_words("model" if about_models else "papers"),
+            counts=Counter(claim.verdict for claim in claims),
+            tally=tally(claims),
+            made=made,
+            versions=sections[0].versions,
+        )
+
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    plain = render(no_extra(len(ordered)))
+    page = render(extra_of([run.tables for run in ordered], len(plain.encode())))
+    write_text(path, page)
+    return path
+
+
+def _template() -> Template:
     environment = Environment(
         loader=PackageLoader("joma", "report"),
         autoescape=True,
@@ -101,31 +140,7 @@ def write_report(runs: Sequence[Run], path: Path, *, overwrite: bool = False) ->
     environment.filters["number"] = format_number
     environment.filters["setting"] = format_setting
     environment.filters["tally"] = tally
-    # What can be looked at comes first.
-    ordered = sorted(runs, key=lambda run: not (run.directory / "figure.png").exists())
-    sections = [_section(run, number) for number, run in enumerate(ordered)]
-    pair = pair_of(ordered)
-    about_models = all(subject_of(run) == "model" for run in runs)
-    claims = [claim for run in runs for claim in run.claims]
-    failed = [(section.anchor, in_a_line(c)) for section in sections for c in section.failed_claims()]
-    page = environment.get_template("page.html").render(
-        sections=sections,
-        pair=pair,
-        compared=None if pair is None or pair.layers is None else _excerpt("layers", pair.layers),
-        heading=sections[0].title if len(runs) == 1 else QUESTION,
-        answer=overall(ordered),
-        failed=failed[:FAILURES_SHOWN],
-        failures=len(failed),
-        about_models=about_models,
-        verdicts=VERDICTS,
-        words=verdict_words("model" if about_models else "papers"),
-        counts=Counter(claim.verdict for claim in claims),
-        tally=tally(claims),
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        versions=sections[0].versions,
-    )
-    write_text(path, page)
-    return path
+    return environment.get_template("page.html")
 
 
 def format_number(value: float | str | None) -> str:

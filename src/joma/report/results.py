@@ -18,7 +18,7 @@ from joma.core.settings import Value
 from joma.core.style import style
 from joma.core.tables import Tables, frame_html
 from joma.experiments import catalog
-from joma.instruments.catalog import INSTRUMENTS
+from joma.instruments.catalog import JOBS
 from joma.instruments.monitor.figure import draw_monitor
 from joma.instruments.monitor.folder import is_monitored, read_messages, read_table
 from joma.instruments.monitor.page import monitored_run
@@ -188,4 +188,4 @@ def run(
 
 
 def _kind(name: str) -> type[Job]:
-    return SweepSettings if name == SweepSettings.name() else INSTRUMENTS.get(name) or catalog.find(name)
+    return SweepSettings if name == SweepSettings.name() else JOBS.get(name) or catalog.find(name)

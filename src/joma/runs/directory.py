@@ -107,7 +107,8 @@ def run_experiment(
             write_description(directory, description)
         started = time.monotonic()
         try:
-            tables = job.run(RunProgress(directory.absolute(), quiet=quiet, executor=executor))
+            progress = RunProgress(directory.absolute(), quiet=quiet, executor=executor)
+            tables = job.run(progress)
         except BaseException:
             if not holds_work(directory) and not _is_finished(directory):
                 # A run that came to nothing leaves no claim on its directory.
@@ -115,7 +116,10 @@ def run_experiment(
                 (directory / SETTINGS).unlink(missing_ok=True)
             raise
         seconds = round(time.monotonic() - started, 1)
-        return _finish(job, directory, {**description, "seconds_of_last_try": seconds}, tables)
+        took: Description = {"seconds_of_last_try": seconds}
+        if progress.costs:
+            took["seconds_of_parts"] = progress.costs
+        return _finish(job, directory, {**description, **took}, tables)
 
 
 def record_run(

@@ -24,13 +24,11 @@ ATTENTION_KINDS: tuple[AttentionKind, ...] = get_args(AttentionKind)
 class Attention:
     """How logits ``z`` and token frequencies ``x`` make attention scores ``b`` (JoMA Sec. 2).
 
-    ========  =============================  =====================
-    kind      ``b_l``                        normaliser ``A``
-    ========  =============================  =====================
-    linear    ``x_l z_l / (T A)``            a constant, 1
-    exp       ``x_l exp(z_l / T) / A``       a constant, any > 0
-    softmax   ``x_l exp(z_l / T) / A``       ``sum_l x_l exp(z_l / T)``
-    ========  =============================  =====================
+    | kind | ``b_l`` | normaliser ``A`` |
+    |---|---|---|
+    | linear | ``x_l z_l / (T A)`` | a constant, 1 |
+    | exp | ``x_l exp(z_l / T) / A`` | a constant, any > 0 |
+    | softmax | ``x_l exp(z_l / T) / A`` | ``sum_l x_l exp(z_l / T)`` |
     """
 
     kind: AttentionKind = "softmax"

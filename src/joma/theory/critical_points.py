@@ -142,6 +142,38 @@ def partner(law: IsotropicLaw, rho_minus: float, *, high: float = 1e3) -> Critic
     return _point(law, rho_minus, rho_plus)
 
 
+def opposite_signs_from(law: IsotropicLaw) -> float:
+    """The distance of the centres from which on rho_- < 0 < rho_+ at a critical point: A.4's remark.
+
+    A.4 says that y_- < 1/2 < y_+ "often", since a line meets the convex G twice at most. The pair of critical
+    distances one of which is 0 decides: H(rho) = H(0). Nearer centres have both signed distances on the side
+    to which H falls at 0: below it if theta_2(0) p(0) < 1/4 (t_3), above it if larger (t_1.5). It is 0 where
+    H is least at 0 (t_2): then the signs always differ.
+
+    Raises:
+        InputError: a law without critical points (H rises everywhere), or with a continuum of them.
+    """
+    require_law("opposite_signs_from", law)
+    level = float(law.mean_excess(0.0))
+
+    def above(rho: float) -> float:
+        return float(law.mean_excess(rho)) - level
+
+    if equation_58(law) > 0.25 + 1e-12:
+        pair = partner(law, 0.0)
+        if pair is not None:
+            return pair.distance
+    else:
+        apart = -np.geomspace(1e-4, 1e4, 200)
+        apart = apart[apart > -law.support * (1 - 1e-9)]
+        higher = np.flatnonzero(np.array([above(float(rho)) for rho in apart]) > 1e-11 * level)
+        if higher.size and higher[0] == 0:
+            return 0.0
+        if higher.size:
+            return -float(brentq(above, apart[higher[0]], apart[higher[0] - 1], xtol=1e-13, rtol=1e-13))
+    raise InputError(f"opposite_signs_from: {law.name} has no pair of critical distances one of which is 0.")
+
+
 def _point(law: IsotropicLaw, rho_minus: float, rho_plus: float) -> CriticalPoint:
     return CriticalPoint(
         rho_minus, rho_plus, float(np.exp(law.log_theta_1(rho_plus) - law.log_theta_1(rho_minus)))

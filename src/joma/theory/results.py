@@ -38,6 +38,7 @@ RESULTS = (
         "JoMA Sec. 2, value matrix",
         "W_V merged into the embeddings (`merge_values`), and when Theorem 1 survives it",
         ("theory.block.Embeddings",),
+        ("value_matrix",),
     ),
     Result("JoMA Fig. 1", "overview of the framework", note="a drawing"),
     Result(
@@ -140,6 +141,18 @@ RESULTS = (
         ("escape",),
         ("block_flow",),
     ),
+    Result(
+        "JoMA Sec. 4, mu and co-occurrence",
+        "what makes a token salient: the log odds with the query over those without",
+        ("theory.cooccurrence.token_salience", "theory.cooccurrence.query_bias"),
+        ("token_salience",),
+    ),
+    Result(
+        "JoMA A.4, signs",
+        "when the critical distances have opposite signs",
+        ("theory.critical_points.opposite_signs_from",),
+        ("remark_a4",),
+    ),
     Result("JoMA Lemma 6", "a bound of (1 - exp(-y^2))/y", ("theory.salience.lemma_6",), ("lemma6",)),
     Result("JoMA Lemma 7", "a bound of Gaussian integrals", ("theory.salience.lemma_7",), ("lemma7",)),
     Result(
@@ -193,8 +206,12 @@ RESULTS = (
     Result(
         "JoMA poster, over-parametrisation",
         "how many neurons until every latent has found one",
-        ("experiments.beyond.over_parametrisation.run.coupon_collector",),
-        (),
+        (
+            "theory.coverage.arrival_probability",
+            "theory.coverage.coverage",
+            "experiments.beyond.over_parametrisation.run.coupon_collector",
+        ),
+        ("coverage",),
         ("over_parametrisation",),
     ),
     Result(
@@ -212,7 +229,7 @@ RESULTS = (
         "entropy of a trained decoder dips and bounces",
         ("measures.bounce.bounce",),
         (),
-        ("fig6", "bounce_helps"),
+        ("fig6", "bounce_helps", "why_bounce", "attention_rate"),
     ),
     Result(
         "JoMA Fig. 7",
@@ -238,6 +255,12 @@ RESULTS = (
         ("theory.feature_graph.guaranteed_correlation", "theory.feature_graph.counterexample"),
         ("cdag",),
         ("cdag",),
+    ),
+    Result(
+        "CDAG Sec. 1.2, f_j -> z_alpha",
+        "whether a node comes to stand for its label",
+        ("theory.feature_limit.background_response", "theory.feature_limit.spread_correlation"),
+        ("cdag_feature",),
     ),
     Result(
         "Scan&Snap Y and Z",
@@ -266,7 +289,7 @@ RESULTS = (
         "Scan&Snap Theorem 2",
         "common tokens fall, distinct ones rise",
         ("theory.scan_snap.fates.pull_of_form",),
-        ("snap_theorem2",),
+        ("snap_theorem2", "snap_local"),
         ("linear_agrees", "snap_fig4"),
     ),
     Result(

@@ -8,7 +8,7 @@ import torch
 
 pytest.importorskip("transformers")
 
-from joma.instruments.probe.probe import SECTIONS, probe
+from joma.instruments.probe.probe import USUAL, probe
 from probe_models import ENCODER_DECODERS, FAMILIES, IMAGES, tiny_model
 
 FULL = ("llama", "gpt2", "gpt_neox", "opt", "qwen2", "phi")
@@ -40,12 +40,12 @@ def with_head(family: str) -> torch.nn.Module:
     ],
 )
 def test_every_section_is_measured_or_says_why_not(family: str) -> None:
-    found = probe(with_head(family), TEXT, length=20, sections=SECTIONS)
+    found = probe(with_head(family), TEXT, length=20)
     reasons = {}
     if "not_measured" in found.tables:
         missing = found.tables["not_measured"]
         reasons = dict(zip(missing["section"], missing["reason"], strict=True))
-    for section in SECTIONS:
+    for section in USUAL:
         assert (section in found.tables) != (section in reasons)
         if section == "joint_dynamics" and family in NARROW:
             assert found.tables[section]["value"].isna().all()

@@ -132,3 +132,26 @@ def test_frozen_and_tied_tensors_are_notes(tmp_path: Path) -> None:
     found = joma.audit(tmp_path, quiet=True)
     assert found.faults == []
     assert "a.weight: the same in all members" in found.answer()[1]
+
+
+@pytest.mark.parametrize(("before", "after"), [("", "model."), ("model.", ""), ("net.", "module.trunk.")])
+def test_a_prefix_that_comes_or_goes_makes_no_tensor_another_one(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    random = np.random.default_rng(JUDGED)
+    walk = random.standard_normal((8, 2, 30, 20)).cumsum(0)
+    states = {
+        step: {
+            **{
+                f"{before if step < 4 else after}layers.{i}.mlp.up_proj.weight": torch.tensor(walk[step, i])
+                for i in range(2)
+            },
+            "lm_head.weight": torch.tensor(walk[step].sum(0)),
+        }
+        for step in range(8)
+    }
+    write_series(tmp_path, states)
+    assert joma.audit(tmp_path, quiet=True).faults == []
+    states[6], states[7] = states[7], states[6]
+    write_series(tmp_path, states)
+    assert joma.audit(tmp_path, quiet=True).faults != []

@@ -66,10 +66,8 @@ def test_an_older_date_and_a_step_that_occurs_twice() -> None:
     line = [member("step100", 1.0), member("step200", 5.0), member("step300", 6.0), member("step400", 3.0)]
     assert [(n.kind, n.member) for n in notes_on(line)] == [("stale", "step400")]
     left = [member(f"step{n}", date) for n, date in ((1, 1.0), (2, 2.0), (3, 10.0), (4, 4.0), (5, 5.0))]
-    assert [(n.member, "step3 before it" in n.text) for n in notes_on(left)] == [
-        ("step4", True),
-        ("step5", True),
-    ]
+    (note,) = notes_on(left)  # one run that was restarted is said once
+    assert note.text.startswith("step4, step5 are older by date than step3, which comes before")
     undated = [member("step1", 3.0), member("step2"), member("step3", 2.0)]
     assert [n.member for n in notes_on(undated)] == ["step3"]
     thrice = notes_on([member("step100"), member("step_100"), member("step0100")])

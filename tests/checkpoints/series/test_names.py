@@ -87,7 +87,7 @@ def test_of_a_repository_only_what_its_model_is_made_of() -> None:
     ("names", "words"),
     [
         (["adapter_model.safetensors", "adapter_config.json"], "merge_and_unload"),
-        (["__0_0.distcp", ".metadata"], "dcp_to_torch"),
+        (["__0_0.distcp", ".metadata"], "download it"),
         (["global_step5/zero_pp_rank_0_mp_rank_00_optim_states.pt"], "zero_to_fp32"),
         (["pytorch_model_fsdp_0/__0_0"], "merge-weights"),
         (["readme.md"], "holds no weights"),

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from joma.core.errors import InputError, RunDirectoryError
 from joma.instruments.monitor.folder import read_table
 from joma.instruments.monitor.measuring.look import RESIDUAL
+from joma.instruments.monitor.measuring.rows import LOG_NORM
 from joma.instruments.monitor.monitor import Monitor, StopTraining
 
 HEADS, WIDTH, LENGTH = 2, 8, 6
@@ -266,7 +267,10 @@ def test_the_folder_is_merged_resumed_and_never_holds_a_step_twice(tmp_path: Pat
     keys = ["step", "layer", "module", "call", "head", "metric"]
     one_table, other = (read_table(path).sort_values(keys, ignore_index=True) for path in (folder, broken))
     assert not other.duplicated(keys).any()
-    pd.testing.assert_frame_equal(one_table, other)
+    # The power iteration of a run that goes on begins anew: its first value is not that of a warm start.
+    read = one_table["metric"] == LOG_NORM
+    assert np.allclose(one_table[read]["value"], other[read]["value"], atol=1e-3)
+    pd.testing.assert_frame_equal(one_table[~read], other[~read])
 
     model, *rest = start()
     with Monitor(model, every=2, folder=broken) as third:

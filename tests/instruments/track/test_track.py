@@ -213,7 +213,7 @@ def test_a_new_checkpoint_adds_only_itself(tmp_path: Path, monkeypatch: pytest.M
     checkpoint(folder / "checkpoint-4", 4)
     after = joma.track(folder, out=out, quiet=True, window=4)
     again = {path.name: path.stat().st_mtime_ns for path in (out / "parts").glob("*.parquet")}
-    assert len(again) == len(parts) + 2
+    assert len(again) == len(parts) + 3  # its weights, its changes, and the audit of all
     assert parts.items() <= again.items()
     kept = after.table()[after.table()["step"] < 4].reset_index(drop=True)
     pd.testing.assert_frame_equal(kept, before.table())
@@ -348,7 +348,7 @@ def test_a_series_on_the_hub_is_that_of_its_folders(hub: Hub, tmp_path: Path) ->
     remote = joma.track("lab/tiny", out=out, quiet=True)
     local = joma.track(hub.model("lab/tiny"), quiet=True)
     pd.testing.assert_frame_equal(remote.table(), local.table())
-    assert set(remote.notes()["kind"]) == {"identical", "unreadable", "weights alone"}
+    assert set(remote.notes()["kind"]) == {"identical", "unreadable", "weights alone", "audit"}
     assert all(count == 1 for count in _times_sent(hub).values())
     assert not list(out.rglob("*.safetensors"))
     sent = hub.sent.total()

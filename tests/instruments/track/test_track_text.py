@@ -159,7 +159,7 @@ def test_another_text_under_the_same_name_is_read_anew(series: Path, tmp_path: P
 
     def losses(out: Path | None) -> list[float]:
         found = joma.track(
-            series / "other", text, length=LENGTH, sections=("attention",), out=out, quiet=True
+            series / "other", text, length=LENGTH, sections=("attention",), out=out, quiet=True, audit=False
         ).table()
         return found[found["metric"] == "loss"]["value"].tolist()
 

@@ -2,7 +2,7 @@
 
 Of three matrices, two of one shape and one of the transposed shape, the two lead to the hidden units and the
 one leads back to the residual stream: a gated MLP. Of two, one has twice as many rows as the other has
-columns: gate and lower matrix in one.
+columns: gate and lower matrix in one; or one is the other's transposed shape, and the name of one tells both.
 """
 
 from __future__ import annotations
@@ -30,13 +30,24 @@ def by_shapes(
         return {}, {}
     sides = {name: shape[-2:] for name, shape in shapes.items()}
     if len(sides) == 2:
-        return _is_fused(sides, roles), {}
+        return _pair_roles(sides, roles) or _is_fused(sides, roles), {}
     for rows, columns in dict.fromkeys(sides.values()):
         there = [name for name, shape in sides.items() if shape == (rows, columns)]
         back = [name for name, shape in sides.items() if shape == (columns, rows)]
         if rows != columns and len(there) == 2 and len(back) == 1:
             return _gated_roles(there, back[0], roles, leaves)
     return {}, {}
+
+
+def _pair_roles(sides: Mapping[str, Shape], roles: Mapping[str, str | None]) -> dict[str, str]:
+    """The role of the one of two matrices that its name does not tell, by the other's."""
+    (one, shape), (other, back) = sides.items()
+    unknown = [name for name in (one, other) if roles[name] is None]
+    if len(unknown) != 1 or shape != back[::-1]:
+        return {}
+    known = roles[other if unknown[0] == one else one]
+    opposite = {"lower": "upper", "upper": "lower"}.get(known or "")
+    return {unknown[0]: opposite} if opposite else {}
 
 
 def _is_fused(sides: Mapping[str, Shape], roles: Mapping[str, str | None]) -> dict[str, str]:

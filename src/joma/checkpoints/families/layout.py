@@ -279,7 +279,7 @@ def _joint(
         if role == "fused" or place.leaf == "to_kv":
             return _cut(piece, 1, [("key", outputs // 2), ("value", outputs // 2)])
         return [("key_value", piece)]
-    by_name = {"query_key_value": "heads", "wqkv": "groups", "attn_qkv": "blocks"}
+    by_name = {"query_key_value": "heads", "wqkv": "groups", "linear_qkv": "groups", "attn_qkv": "blocks"}
     joint: str = sizes.family.joint or by_name.get(place.leaf, "blocks")
     if place.leaf == "attn_qkv":  # llama.cpp reorders what it converts
         joint = "blocks"

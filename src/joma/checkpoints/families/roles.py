@@ -56,7 +56,7 @@ _ONE_OF_THREE = tuple(
 )
 _OUTPUT = (
     r"o_proj|out_proj|out_lin|o|[Ww]_?o|c_proj|dense|proj|projection|output\.dense|linear_out|out_projection|to_out"
-    r"|to_out\.0|attn_output|attn_out|attention_out|output_proj|out|projection_layer|c_o|linear_o|proj_o|o_linear"
+    r"|to_out\.0|attn_output|attn_out|attention_out|output_proj|out|projection_layer|c_o|linear_o|linear_proj|proj_o|o_linear"
     r"|final",
     "output",
 )
@@ -92,7 +92,7 @@ _OUTSIDE = (
         r"|token_embd|embedding|embeddings|w",
         "embedding",
     ),
-    (r"lm_head|embed_out|output|ff_out", "unembedding"),
+    (r"lm_head|embed_out|output|output_layer|ff_out", "unembedding"),
 )
 
 

@@ -6,7 +6,9 @@ import re
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
+from joma.checkpoints.families.sizes import Config
 from joma.checkpoints.formats.shard import Shard
+from joma.checkpoints.formats.slices import slice_by_shapes
 from joma.core.errors import InputError
 
 _PARTS = re.compile(r"(model|pytorch_model)[-.]\d{5}-of-\d{5}\.(safetensors|bin)")
@@ -67,13 +69,14 @@ def are_slices(one: str, other: str) -> bool:
     return alike and one != other and rank_in(one) is not None
 
 
-def check_whole(path: Path, shard: Shard, siblings: Collection[Shard]) -> None:
+def check_whole(path: Path, shard: Shard, siblings: Collection[Shard], config: Config | None) -> None:
     """Raises InputError where a file that was given alone is a rank's slice of every matrix.
 
     Args:
         path: the file.
         shard: what is in it.
         siblings: the files beside it whose names differ in a rank's number.
+        config: the sizes of the whole model, where they are at hand.
     """
     rank = rank_in(path.name)
     shared = [one for one in siblings if set(one.entries) & set(shard.entries)]
@@ -82,8 +85,16 @@ def check_whole(path: Path, shard: Shard, siblings: Collection[Shard]) -> None:
             f"{path} and {shared[0].path.name} beside it hold slices of the same tensors, one per rank; "
             f"{GATHER_RANKS}."
         )
-    if not siblings and (rank or shard.counts.get("mp_world_size", 1) > 1):
+    world = shard.counts.get("mp_world_size")
+    if not siblings and (rank or (world or 1) > 1):
         raise InputError(
             f"{path} is by its name what rank {rank} saved, a slice of every matrix, and the files of "
             f"the other ranks are not beside it; {GATHER_RANKS}."
+        )
+    if siblings or world:
+        return
+    if told := slice_by_shapes({name: entry.shape for name, entry in shard.entries.items()}, config):
+        raise InputError(
+            f"{path} is by its name what rank {rank} saved, and {told}; {GATHER_RANKS}, or give the file a "
+            "name without the number if it holds the whole model."
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
+import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from joma.checkpoints.formats.shard import ABSENT, Room, Shard, TensorEntry
-from joma.checkpoints.formats.state_dicts import counts_of, state_of
+from joma.checkpoints.formats.state_dicts import counts_of, holds_arrays, state_of
 from joma.checkpoints.formats.unpickling import HostileError, content_of
 from joma.core.errors import InputError
 from joma.core.files import Json, parse_json
@@ -44,6 +45,7 @@ SAFETENSORS_TYPES = {
 }
 _LONGEST_PICKLE = 64 << 20
 """Bytes of the program that names an archive's tensors; it takes about 150 a tensor."""
+_SAVE_BY_TORCH = "save the weights by torch.save, as a mapping from names to tensors"
 _ALWAYS = 64 << 20
 """Bytes that a tensor may take whatever the size of its file."""
 
@@ -161,61 +163,84 @@ class PickledShard(Shard):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        mapped = zipfile.is_zipfile(path)
-        if mapped:
-            self._check_archive()
-        elif _head(path) == b"PK":
-            raise _damage_error(path, "the archive's directory at its end is missing: it is truncated")
-        try:
-            if mapped and _is_script(path):
-                raise HostileError("a program of TorchScript")
-            content = content_of(path, mapped=mapped)
-        except HostileError as error:
-            raise InputError(
-                f"{path} would run code when it is unpickled ({error}) and was refused unread; ask its "
-                "author for safetensors, or for a file of tensors alone."
-            ) from error
-        except Exception as error:  # whatever the program of a malformed pickle comes to
-            raise _damage_error(path, _first_sentence(error)) from error
+        content = pickled_content(path)
         self._tensors, self.asides = state_of(content)
         self.counts = counts_of(content)
         if not self._tensors:
+            if holds_arrays(content):
+                raise InputError(
+                    f"{path} holds NumPy arrays, and weights are read from tensors; save "
+                    "{name: torch.from_numpy(array)} for each of them."
+                )
             raise InputError(f"{path} holds no tensors by name; give a file with a model's state_dict.")
         most = max(path.stat().st_size, _ALWAYS)
         self.entries: Mapping[str, TensorEntry] = {
-            name: _entry(name, tensor, path, most) for name, tensor in self._tensors.items()
+            name: entry_of(name, tensor, path, most) for name, tensor in self._tensors.items()
         }
-
-    def _check_archive(self) -> None:
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                records = archive.infolist()
-        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-            raise _damage_error(
-                self.path, f"the archive's directory cannot be read: {_first_sentence(error)}"
-            ) from error
-        if any(record.compress_type != zipfile.ZIP_STORED for record in records):
-            raise InputError(
-                f"{self.path} is compressed, and torch.save compresses nothing; unpack it and pack it again "
-                "without compression (zip -0), or save it again."
-            )
-        size = self.path.stat().st_size
-        for record in records:
-            if record.file_size > size or record.header_offset > size:
-                raise _damage_error(
-                    self.path, f"{record.filename!r} of {record.file_size:,} bytes is larger than the file"
-                )
-            if record.filename.endswith("data.pkl") and record.file_size > _LONGEST_PICKLE:
-                raise InputError(
-                    f"{self.path}: its data.pkl has {record.file_size:,} bytes, more than "
-                    f"{_LONGEST_PICKLE:,}; save the state_dict alone."
-                )
 
     def read(self, name: str, room: Room | None = None) -> Tensor:
         """A copy of one tensor."""
         if self.entries[name].problem:
             raise InputError(f"{self.path}: {name!r} cannot be read: {self.entries[name].problem}.")
         return self._tensors[name].detach().clone()
+
+
+def pickled_content(path: Path) -> Any:
+    """What a file of ``torch.save`` holds, its tensors mapped where it is an archive; nothing of it is run.
+
+    Raises:
+        InputError: it would run code, is damaged, compressed, or promises more than it holds.
+    """
+    mapped = zipfile.is_zipfile(path)
+    if mapped:
+        _check_archive(path)
+    elif (head := _head(path)) == b"PK":
+        raise _damage_error(path, "the archive's directory at its end is missing: it is truncated")
+    elif head == b"\x93N":
+        raise InputError(f"{path} is one array of NumPy (.npy); {_SAVE_BY_TORCH}.")
+    try:
+        if mapped and _is_script(path):
+            raise HostileError("a program of TorchScript")
+        return content_of(path, mapped=mapped)
+    except HostileError as error:
+        raise InputError(
+            f"{path} would run code when it is unpickled ({error}) and was refused unread; ask its "
+            "author for safetensors, or for a file of tensors alone."
+        ) from error
+    except Exception as error:  # whatever the program of a malformed pickle comes to
+        if not mapped and head[:1] == pickle.PROTO and "magic number" in str(error):
+            raise InputError(
+                f"{path} is a pickle that torch.save did not write; {_SAVE_BY_TORCH}."
+            ) from error
+        raise _damage_error(path, _first_sentence(error)) from error
+
+
+def _check_archive(path: Path) -> None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            records = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise _damage_error(
+            path, f"the archive's directory cannot be read: {_first_sentence(error)}"
+        ) from error
+    if records and all(record.filename.endswith(".npy") for record in records):
+        raise InputError(f"{path} is an archive of NumPy (.npz); {_SAVE_BY_TORCH}.")
+    if any(record.compress_type != zipfile.ZIP_STORED for record in records):
+        raise InputError(
+            f"{path} is compressed, and torch.save compresses nothing; unpack it and pack it again "
+            "without compression (zip -0), or save it again."
+        )
+    size = path.stat().st_size
+    for record in records:
+        if record.file_size > size or record.header_offset > size:
+            raise _damage_error(
+                path, f"{record.filename!r} of {record.file_size:,} bytes is larger than the file"
+            )
+        if record.filename.endswith("data.pkl") and record.file_size > _LONGEST_PICKLE:
+            raise InputError(
+                f"{path}: its data.pkl has {record.file_size:,} bytes, more than "
+                f"{_LONGEST_PICKLE:,}; save the state_dict alone."
+            )
 
 
 def _first_sentence(error: BaseException) -> str:
@@ -234,8 +259,8 @@ def _head(path: Path) -> bytes:
         return file.read(2)
 
 
-def _entry(name: str, tensor: Tensor, path: Path, most: int) -> TensorEntry:
-    """What is known of a tensor before it is copied; ``most``: bytes that a copy may take."""
+def entry_of(name: str, tensor: Tensor, path: Path, most: int) -> TensorEntry:
+    """What is known of a pickled tensor before it is copied; ``most``: bytes that a copy may take."""
     kind = str(tensor.dtype).removeprefix("torch.")
     if tensor.is_nested:  # it has no shape
         return TensorEntry(name, (), kind, path, "it is a nested tensor")

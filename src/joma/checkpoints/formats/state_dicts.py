@@ -7,6 +7,7 @@ generator and discriminator).
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,7 +20,11 @@ from joma.checkpoints.families.roles import role_at
 from joma.checkpoints.formats.unpickling import Inert
 
 _STATE_KEYS = ("state_dict", "model_state_dict", "model", "module", "net")
+_AVERAGE = re.compile(r"(?:\w+_)?(?:ema|swa|lawa)(?:_\w+)?|(?:averaged?|shadow)_\w+", re.IGNORECASE)
+_IS_AVERAGE = "it is by its name an average of the weights over training (EMA, SWA)"
 _DEEPEST = 12
+_FROZEN = "frozen_param_fragments"
+"""DeepSpeed's second copy of the parameters that are not trained."""
 _Tensors = dict[str, Tensor]
 _Path = tuple[str, ...]
 
@@ -27,6 +32,22 @@ _Path = tuple[str, ...]
 def state_of(content: Any) -> tuple[_Tensors, dict[str, tuple[str, int]]]:
     """The model's tensors by name; and of what else in the file is like them, where, why not, how many
     entries."""
+    tensors, beside = _model_in(content)
+    averages: dict[str, _Tensors] = {}
+    for name, tensor in tensors.items():
+        first = name.partition(".")[0]
+        if _AVERAGE.fullmatch(first):
+            averages.setdefault(first, {})[name] = tensor
+    plain = {name: t for name, t in tensors.items() if name.partition(".")[0] not in averages}
+    if not averages or not _roles(plain):  # an average alone is the model
+        return tensors, beside
+    reason = f"{_IS_AVERAGE}, and stands beside the weights that were taken"
+    return plain, beside | {
+        first: (reason, sum(t.numel() for t in own.values())) for first, own in averages.items()
+    }
+
+
+def _model_in(content: Any) -> tuple[_Tensors, dict[str, tuple[str, int]]]:
     found = [(path, tensors) for path, tensors in _mappings(content, (), set()) if not _of_training(path)]
     models = [(path, tensors) for path, tensors in found if _roles(tensors)]
     if not models:
@@ -38,9 +59,13 @@ def state_of(content: Any) -> tuple[_Tensors, dict[str, tuple[str, int]]]:
     if not usual and len(models) > 1:
         return {".".join([*path, name]): t for path, tensors in models for name, t in tensors.items()}, {}
     path, tensors = (usual or models)[0]
-    reason = "it stands beside the weights that were taken" + (f" ({'.'.join(path)})" if path else "")
+    taken = "stands beside the weights that were taken" + (f" ({'.'.join(path)})" if path else "")
+    reason = f"it {taken}"
     beside = {
-        ".".join(other): (reason, sum(t.numel() for t in theirs.values()))
+        ".".join(other): (
+            f"{_IS_AVERAGE}, and {taken}" if any(map(_AVERAGE.fullmatch, other)) else reason,
+            sum(t.numel() for t in theirs.values()),
+        )
         for other, theirs in models
         if other != path
     }
@@ -62,6 +87,17 @@ def counts_of(content: Any) -> dict[str, int]:
     return told
 
 
+def holds_arrays(content: Any, depth: int = 0) -> bool:
+    """Whether matrices of NumPy lie in the mappings of a training state."""
+    if isinstance(content, Inert) and isinstance(content.state, tuple) and len(content.state) == 5:
+        _, shape, kind, *_ = content.state  # what ndarray.__setstate__ is given
+        return isinstance(shape, tuple) and len(shape) > 1 and isinstance(kind, Inert)
+    if depth > _DEEPEST:
+        return False
+    items = _items(content) or (dict(enumerate(content)) if isinstance(content, list | tuple) else {})
+    return any(holds_arrays(value, depth + 1) for value in items.values())
+
+
 def _items(content: Any) -> Mapping[Any, Any] | None:
     """What a mapping holds, or an object that stands for one, or for a module."""
     if isinstance(content, Mapping):
@@ -77,6 +113,8 @@ def _items(content: Any) -> Mapping[Any, Any] | None:
 
 def _mappings(content: Any, path: _Path, seen: set[int]) -> Iterator[tuple[_Path, _Tensors]]:
     items = _items(content)
+    if isinstance(content, list | tuple):  # of a model and its optimizer, of pairs of a name and a mapping
+        items = {str(i): one for i, one in enumerate(content) if not isinstance(one, Tensor)}
     if items is None or id(content) in seen or len(path) > _DEEPEST:
         return
     seen.add(id(content))
@@ -139,4 +177,4 @@ def _rank(path: _Path) -> int:
 
 
 def _of_training(path: _Path) -> bool:
-    return any("optim" in key.lower() for key in path)
+    return any("optim" in key.lower() or key == _FROZEN for key in path)

@@ -193,10 +193,15 @@ class Unpickler(_PYTHONS_OWN):  # type: ignore[misc]
         if isinstance(target, Inert):
             target.state = state
 
+    def load_bytearray8(self) -> None:
+        """As many bytes as there are; Python's own asks for as much memory as a pickle promises."""
+        self.append(bytearray(self.read(int.from_bytes(self.read(8), "little"))))
+
     dispatch[pickle.REDUCE[0]] = load_reduce
     dispatch[pickle.NEWOBJ[0]] = load_newobj
     dispatch[pickle.NEWOBJ_EX[0]] = load_newobj_ex
     dispatch[pickle.BUILD[0]] = load_build
+    dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
 
 
 def load(file: IO[bytes], **options: Any) -> Any:

@@ -59,14 +59,14 @@ def counted_alike(names: Sequence[str]) -> dict[str, Place]:
 
     Nothing where they are not.
     """
-    patterns = [pattern_of(name) for name in names]
-    if len(names) < 2 or len({pattern for pattern, _ in patterns}) > 1:
+    patterns = [found for name in names if (found := pattern_of(name)) is not None]
+    if len(patterns) < max(2, len(names)) or len({pattern for pattern, _ in patterns}) > 1:
         return {}
     columns = list(zip(*(numbers for _, numbers in patterns), strict=False))
     varying = [column for column in columns if len(set(column)) > 1]
-    if len(varying) != 1 or len(set(varying[0])) < len(names):
+    if len(varying) != 1 or len(set(varying[0])) < len(names) or any(n != int(n) for n in varying[0]):
         return {}
-    return {name: Place(step=step, unit="number") for name, step in zip(names, varying[0], strict=True)}
+    return {name: Place(step=int(step), unit="number") for name, step in zip(names, varying[0], strict=True)}
 
 
 def in_lines(members: Sequence[Member]) -> list[Member]:
@@ -208,13 +208,16 @@ def _stale(line: Sequence[Member]) -> list[Note]:
     newest = [
         line[int(np.flatnonzero(dates == date)[0])] if np.isfinite(date) else line[0] for date in latest
     ]
+    older: dict[str, list[str]] = {}
+    for a, b in zip(newest, line[1:], strict=False):
+        if b.date < a.date:
+            older.setdefault(a.name, []).append(b.name)
     return [
         Note(
             "stale",
-            b.name,
-            f"{b.name} is older by its date than {a.name} before it: perhaps left over from a run that was "
-            "restarted",
+            names[0],
+            f"{', '.join(names)} {'are' if len(names) > 1 else 'is'} older by date than {newer}, which "
+            "comes before: perhaps left over from a run that was restarted",
         )
-        for a, b in zip(newest, line[1:], strict=False)
-        if b.date < a.date
+        for newer, names in older.items()
     ]

@@ -34,7 +34,13 @@ _EPOCH_AND_UPDATES = re.compile(
 )
 """fairseq's ``checkpoint_7_5500``: an epoch and the updates since the beginning."""
 _THOUSANDS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-_DIGITS = re.compile(r"\d+")
+_RUN = re.compile(
+    r"(?P<before>\d{1,3}_(?!000(?!\d))(?=\d+(?!_?\d)))?(?P<digits>\d+(?:[.,_]\d+)*)(?P<times>[KMBT](?![a-z0-9]))?",
+    re.IGNORECASE,
+)
+"""All that may be one number: digits, what stands between them, a power of ten."""
+_PLAIN = re.compile(r"\d+(?:\.\d+)?|\d{1,3}(?:,\d{3})+|\d{1,3}(?:_\d{3}){2,}|\d{1,3}_000")
+_DATE = re.compile(r"(?<!\d)(?:19|20)\d\d([-_.]?)(?:0[1-9]|1[0-2])\1(?:0[1-9]|[12]\d|3[01])(?!\d)")
 
 _METHODS = ({"sft"}, {"dpo"}, {"rl", "rlhf", "rlvr", "ppo", "grpo"})
 """Phases behind pretraining, in their order."""
@@ -133,10 +139,31 @@ def place_of(name: str) -> Place | None:
     return None
 
 
-def pattern_of(name: str) -> tuple[str, list[int]]:
-    """A name without its numbers, and these."""
+def pattern_of(name: str) -> tuple[str, list[float]] | None:
+    """A name without its numbers, and these; None where it tells a date.
+
+    ``1k``, ``2.5M``, ``1,000`` and ``1_000`` are whole. ``2_500`` may be one number or two: its beginning
+    stays in the pattern, so that only what follows it may differ from name to name. So does ``1.2.3``.
+    """
     plain = _without_suffix(name)
-    return _DIGITS.sub("*", plain), [int(one) for one in _DIGITS.findall(plain) if len(one) < 16]
+    if _DATE.search(plain):
+        return None
+    numbers: list[float] = []
+
+    def read(run: re.Match[str]) -> str:
+        digits = run["digits"]
+        pieces = [digits] if _PLAIN.fullmatch(digits) else digits.split("_")
+        if not all(_PLAIN.fullmatch(piece) for piece in pieces):
+            return run[0]
+        times = [None] * (len(pieces) - 1) + [run["times"]]
+        numbers.extend(_number(p, t) for p, t in zip(pieces, times, strict=True) if len(p) < 16)
+        return (run["before"] or "") + "_".join("*" * len(pieces))
+
+    return _RUN.sub(read, plain), numbers
+
+
+def _number(digits: str, times: str | None) -> float:
+    return float(re.sub(r"[,_]", "", digits)) * _THOUSANDS[(times or "").upper()]
 
 
 def _without_suffix(name: str) -> str:
@@ -156,8 +183,7 @@ def _count_in(part: str) -> tuple[re.Match[str], str] | None:
 
 def _value(match: re.Match[str]) -> int | None:
     """The number as it is meant, or None where it is no whole one."""
-    times = (match.groupdict().get("times") or "").upper()
-    value = float(match["number"].replace(",", "").replace("_", "")) * _THOUSANDS[times]
+    value = _number(match["number"], match.groupdict().get("times"))
     return round(value) if abs(value - round(value)) < 1e-6 * max(1.0, value) and value < 1e15 else None
 
 

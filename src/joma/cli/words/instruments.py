@@ -37,8 +37,11 @@ def read(command: str, summary: str, words: list[str]) -> JobCall | None:
     if given is None:
         print(grammar.help({"out": f"runs/{command}-MODEL"}), end="")
         return None
-    options, settings = divide_options(options_of, {**read_config(given, kind), **given})
-    job = kind.of(**settings)
+    options, settings = divide_options(options_of, given)
+    # A switch that is an option (--audit) and a setting: turned off (--no-audit), it is the setting.
+    off = {name: value for name, value in given.items() if value is False and name in options_of.fields()}
+    settings |= {name: value for name, value in off.items() if name in kind.fields()}
+    job = kind.of(**{**read_config(given, kind), **settings})
     job.check_complete()
     if job.reading.text == PIPED:
         text = piped_text(user_path(options.out or job.directory()))

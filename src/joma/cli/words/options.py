@@ -115,7 +115,11 @@ class TrackOptions(InstrumentOptions):
     """Options of ``joma track``."""
 
     dry_run: bool = setting(False, "say what there is, what it takes, and how long; measure one checkpoint")
-    audit: bool = setting(False, "only say which members are not what their names say (status 1: some)")
+    audit: bool = setting(
+        False,
+        "only say which members are not what their names say (status 1: some); --no-audit: measure without "
+        "asking",
+    )
 
 
 @dataclass(frozen=True)
@@ -149,10 +153,10 @@ def read(command: str, summary: str, words: list[str]) -> Settings | None:
 
 
 def all_fields(options: type[JobOptions], job: type[Job]) -> dict[str, Field]:
-    """The job's positional settings, the options, the other settings; a name means one of them."""
+    """The job's positional settings, the options, the other settings; an option goes before a setting."""
     ordered = sorted(job.fields().items(), key=lambda item: not item[1].positional)
     first = {name: field for name, field in ordered if field.positional}
-    return first | dict(options.fields()) | dict(ordered)
+    return first | dict(options.fields()) | {n: f for n, f in ordered if n not in options.fields()}
 
 
 def divide_options(

@@ -6,20 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
-from scipy.stats import t as student
 
 from joma.core.files import user_path
 from joma.core.progress import Progress, in_turn
-from joma.instruments.branch import TWIN, BranchSettings
-from joma.instruments.branch.claims import same_for_all_seeds
-from joma.instruments.branch.interventions import Change, Intervention, read_interventions
-from joma.instruments.branch.training import Make, State, Step, Trainer, check_repeatable
+from joma.instruments.branch import BranchSettings
+from joma.instruments.branch.interventions import Way, read_interventions
+from joma.instruments.branch.measure import measure_branches
+from joma.instruments.branch.training import Make, Step
 from joma.runs.directory import run_experiment
 from joma.runs.result import JobResult
-
-_LEVEL = 0.95
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,7 +34,7 @@ def branch(
     step: Step,
     *,
     at: int,
-    interventions: Mapping[str, str | Change],
+    interventions: Mapping[str, Way],
     steps: int,
     seeds: int = 3,
     orders: int = 1,
@@ -61,8 +57,17 @@ def branch(
         interventions: name of a branch -> what is done, in words: ``"freeze PATTERN ..."``,
             ``"rewind PATTERN ... to STEP"`` (0 without ``to``), ``"rate FACTOR PATTERN ..."`` (times what the
             optimizer would move), ``"reset-optimizer"``, ``"none"``; a pattern is the name of parameters, in
-            which ``*`` stands for any letters. Or a function of model and optimizer, called once, which
-            changes them in place (a hook that replaces attention, say).
+            which ``*`` stands for any letters, and ``[:96]`` behind it for the first 96 rows.
+            ``"hold-entropy"`` adds to the loss 10 times the square by which each layer's mean attention
+            entropy (nats) leaves its value at the first step (``"hold-entropy 1.5 times 100"``: another
+            target and strength), ``"entropy-floor 1.5"`` and ``"entropy-ceiling 1.5"`` what is below or
+            above. ``"uniform-attention"``, ``"mean-attention"`` (over the samples of a batch: what depends on
+            positions alone), ``"frozen-attention"`` (as the model where the branches part attends on the same
+            batch; ``step`` is called with it, too) and ``"attention-temperature 2"`` replace the attention of
+            every call, in memory that grows with the text's square. Entropy and attention are those of
+            ``scaled_dot_product_attention`` and of joma's own decoders. Or a function of model and optimizer,
+            called once, which changes them in place. Or other batches, which are read in the place of the
+            twin's.
         steps: steps of each branch.
         seeds: trainings, with seeds 0, 1, ...
         orders: further twins of each seed that read the twin's batches in another order.
@@ -93,7 +98,7 @@ def branch(
     said = tuple(f"{one.name}: {_words(interventions[one.name])}" for one in chosen)
 
     def run(self: BranchSettings, progress: Progress) -> dict[str, pd.DataFrame]:
-        return _measure(self, make, step, chosen, progress)
+        return measure_branches(self, make, step, chosen, progress)
 
     bound = type("BranchSettings", (BranchSettings,), {"run": run, "__module__": BranchSettings.__module__})
     job: BranchSettings = bound(at=at, steps=steps, seeds=seeds, orders=orders, interventions=said)
@@ -103,68 +108,5 @@ def branch(
     return BranchResult(job, kept.tables)
 
 
-def _words(said: str | Change) -> str:
-    return getattr(said, "__qualname__", type(said).__name__) if callable(said) else said
-
-
-def _measure(
-    settings: BranchSettings, make: Make, step: Step, chosen: list[Intervention], progress: Progress
-) -> dict[str, pd.DataFrame]:
-    parts = []
-    _check(settings, make, step, chosen)
-    for seed in progress.track(range(settings.seed, settings.seed + settings.seeds), "branch"):
-        training = Trainer(make, step, seed)
-        trunk: list[State] = []
-        ways: list[tuple[str, int, Intervention | None]] = [
-            (TWIN, order, None) for order in range(settings.orders + 1)
-        ]
-        for name, order, way in [*ways, *((one.name, 0, one) for one in chosen)]:
-
-            def compute(
-                way: Intervention | None = way,
-                order: int = order,
-                training: Trainer = training,
-                trunk: list[State] = trunk,
-            ) -> pd.DataFrame:
-                if not trunk:
-                    trunk.append(
-                        training.trunk(settings.at, {one.to for one in chosen if one.act == "rewind"})
-                    )
-                return training.branch(trunk[0], settings.at, settings.steps, way, order)
-
-            label = (
-                f"seed-{seed}-{name.replace(' ', '_')}-{order}" if way is None else f"seed-{seed}-of-{name}"
-            )
-            table = progress.part(label, compute)
-            parts.append(table.assign(run=seed, branch=name, order=order))
-    curves = pd.concat(parts, ignore_index=True)
-    curves = curves[["run", "branch", "order", "step", "metric", "value"]]
-    return {"differences": _differences(curves), "curves": curves}
-
-
-def _check(settings: BranchSettings, make: Make, step: Step, chosen: list[Intervention]) -> None:
-    """What can be said before anything is trained."""
-    model, _, batches = Trainer(make, step, settings.seed).start()
-    check_repeatable(batches, settings.at)
-    for one in chosen:
-        one.parameters(model)
-
-
-def _differences(curves: pd.DataFrame) -> pd.DataFrame:
-    keys = ["run", "step", "metric"]
-    is_twin = curves["branch"] == TWIN
-    twin = curves[is_twin & (curves["order"] == 0)].set_index(keys)["value"]
-    others = curves[~(is_twin & (curves["order"] == 0))].copy()
-    others["gap"] = others["value"] - twin.reindex(pd.MultiIndex.from_frame(others[keys])).to_numpy()
-    orders = others[others["branch"] == TWIN]
-    spread = orders.groupby(["metric", "step"])["gap"].agg(lambda gap: float((gap**2).mean() ** 0.5))
-    changed = others[others["branch"] != TWIN].groupby(["branch", "metric", "step"], sort=False)["gap"]
-    found = changed.agg(value="mean", deviation="std", seeds="count").reset_index()
-    half = student.ppf(0.5 + _LEVEL / 2, (found["seeds"] - 1).clip(lower=1)) * found["deviation"]
-    half = half / found["seeds"] ** 0.5  # NaN of one seed
-    if same_for_all_seeds(curves):
-        half = half * np.nan
-    found["low"], found["high"] = found["value"] - half, found["value"] + half
-    places = pd.MultiIndex.from_frame(found[["metric", "step"]])
-    found["twin_spread"] = spread.reindex(places).to_numpy(dtype=float)
-    return found.drop(columns="deviation")
+def _words(said: Way) -> str:
+    return said if isinstance(said, str) else getattr(said, "__qualname__", type(said).__name__)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from joma.core.errors import InputError
+from joma.instruments.branch.attention import AttentionChange
+from joma.instruments.branch.entropy import EntropyTerm
 from joma.instruments.branch.interventions import Intervention
 from joma.training.loop import reproducible
 
@@ -64,17 +67,25 @@ class Trainer:
             )
         return made
 
-    def trunk(self, at: int, earlier: set[int]) -> State:
+    def trunk(self, at: int, earlier: Collection[int]) -> State:
         """Train up to step ``at``, and keep the parameters of the ``earlier`` steps."""
+        return self.states({at}, earlier)[at]
+
+    def states(self, at: Collection[int], earlier: Collection[int]) -> dict[int, State]:
+        """Train once; the state at each of these steps, with the parameters of the ``earlier`` ones."""
         with reproducible(self.seed):
             model, optimizer, batches = self.start()
             kept: dict[int, dict[str, Tensor]] = {}
-            for number in range(at + 1):
+            found: dict[int, State] = {}
+            for number in range(max(at) + 1):
                 if number in earlier:
                     kept[number] = {n: p.detach().clone() for n, p in model.named_parameters()}
-                if number < at:
+                if number in at:
+                    whole = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+                    found[number] = State(*whole, kept)
+                if number < max(at):
                     self._train(model, optimizer, self._batch(batches, number), number)
-            return State(copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict()), kept)
+            return found
 
     def branch(
         self, state: State, at: int, steps: int, intervention: Intervention | None, order: int
@@ -86,17 +97,18 @@ class Trainer:
             numbers = np.arange(at, at + steps)
             if order:
                 numbers = np.random.default_rng([self.seed, order]).permutation(numbers)
-            slow: list[nn.Parameter] = []
+            slow: list[Tensor] = []
+            beside = None if intervention is None else intervention.of_steps()
             factor = 1.0
             if intervention is not None:
+                batches = batches if intervention.batches is None else intervention.batches
                 slow, factor = self._change(model, optimizer, state, intervention)
             rows = []
             for done, number in enumerate(numbers.tolist()):
-                before = [parameter.detach().clone() for parameter in slow]
-                found = self._train(model, optimizer, self._batch(batches, number), at + done)
-                with torch.no_grad():
-                    for parameter, was in zip(slow, before, strict=True):
-                        parameter.copy_(was + factor * (parameter - was) if factor else was)
+                before = [part.clone() for part in slow]
+                found = self._train(model, optimizer, self._batch(batches, number), at + done, beside)
+                for part, was in zip(slow, before, strict=True):
+                    part.copy_(was + factor * (part - was) if factor else was)
                 rows += [{"step": at + done, "metric": m, "value": v} for m, v in found.items()]
         return pd.DataFrame(rows)
 
@@ -112,20 +124,17 @@ class Trainer:
 
     def _change(
         self, model: nn.Module, optimizer: Optimizer, state: State, intervention: Intervention
-    ) -> tuple[list[nn.Parameter], float]:
-        """Do it; the parameters with a learning rate of their own, and its factor."""
+    ) -> tuple[list[Tensor], float]:
+        """Do it; the parts of parameters with a learning rate of their own, and its factor."""
         if intervention.change is not None:
             intervention.change(model, optimizer)
         elif intervention.act == "reset-optimizer":
             optimizer.state.clear()
         elif intervention.act == "rewind":
-            chosen = {id(parameter) for parameter in intervention.parameters(model)}
-            with torch.no_grad():
-                for name, parameter in model.named_parameters():
-                    if id(parameter) in chosen:
-                        parameter.copy_(state.earlier[intervention.to][name])
+            for part in intervention.parts(model):
+                part.of(model).copy_(part.rows_of(state.earlier[intervention.to][part.name]))
         elif intervention.act in ("freeze", "rate") and intervention.factor != 1.0:
-            return intervention.parameters(model), intervention.factor
+            return [part.of(model) for part in intervention.parts(model)], intervention.factor
         return [], 1.0
 
     def _batch(self, batches: Any, number: int) -> Any:
@@ -137,11 +146,20 @@ class Trainer:
                 "trunk and the branches."
             ) from error
 
-    def _train(self, model: nn.Module, optimizer: Optimizer, batch: Any, number: int) -> dict[str, float]:
+    def _train(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        batch: Any,
+        number: int,
+        beside: EntropyTerm | AttentionChange | None = None,
+    ) -> dict[str, float]:
         """One step. Its random numbers follow from seed and step, whatever was drawn before."""
         torch.manual_seed((self.seed + 1) * 1_000_003 + number)
         model.train()
-        found = self.step(model, batch)
+        around = nullcontext() if beside is None else beside.around(model, lambda it: self.step(it, batch))
+        with around:
+            found = self.step(model, batch)
         values = dict(found) if isinstance(found, Mapping) else {"loss": found}
         loss = values.get("loss")
         if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
@@ -149,8 +167,9 @@ class Trainer:
                 "branch: step(model, batch) hides its loss; return the loss as a tensor with its gradient, "
                 "or a mapping that has it as 'loss', and leave backward() and the optimizer's step to joma."
             )
+        goal = loss if beside is None else beside.goal(loss)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        goal.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return {
             str(name): float(value.detach() if isinstance(value, Tensor) else value)

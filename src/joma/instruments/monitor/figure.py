@@ -21,6 +21,8 @@ _MARKS: dict[Kind, tuple[str, str, str]] = {
     "not judged": ("^", "0.5", "change, not yet judged: no probability claimed"),
     "state": ("s", PALETTE[3], "state message"),
     "spike": ("o", PALETTE[2], "spike that is over"),
+    "act": ("*", PALETTE[4], "act of the monitor"),
+    "change": ("d", "0.3", "changed from outside"),
 }
 _TICKS = 12
 _LEAST_SPAN, _LEAST_LOGIT = 0.1, 1.0

@@ -12,7 +12,7 @@ import pandas as pd
 from joma.core.errors import JomaError
 from joma.instruments.monitor.alarms.messages import Message, states
 from joma.instruments.monitor.folder import read_state
-from joma.instruments.monitor.measuring.rows import RAW
+from joma.instruments.monitor.measuring.rows import BETWEEN
 
 _SHARE = 10
 """A run's losses are compared by tenths of it."""
@@ -34,7 +34,7 @@ def health(
 ) -> str:
     """What speaks against the run, the worst first; or that nothing does, and whether anything could have."""
     losses = table[table["metric"] == "loss"]["value"].to_numpy(float)
-    looks = table[~table["metric"].isin((*RAW, "stable_rank"))]
+    looks = table[~table["metric"].isin((*BETWEEN, "stable_rank"))]
     last = looks[looks["step"] == looks["step"].max()]
     told = {(message.metric, message.where): message for message in messages if message.kind == "state"}
     against: list[str] = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,28 +13,27 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from joma.core.errors import InputError, JomaError
-from joma.core.files import user_path
+from joma.instruments.monitor.acts.actor import Actor
+from joma.instruments.monitor.acts.restore import Restore
+from joma.instruments.monitor.alarms.calibration import Folders, read_reference
 from joma.instruments.monitor.alarms.judge import Judge
-from joma.instruments.monitor.alarms.messages import Message
+from joma.instruments.monitor.alarms.messages import LARGE_LOGIT, Message
 from joma.instruments.monitor.alarms.telling import OnAlarm, StopTraining, Teller
-from joma.instruments.monitor.folder import Folder
+from joma.instruments.monitor.between import Between, judge_look, say_when
 from joma.instruments.monitor.guard import Guard
 from joma.instruments.monitor.measuring.blocks import residual_blocks
-from joma.instruments.monitor.measuring.look import Look
+from joma.instruments.monitor.measuring.looks import Looks
 from joma.instruments.monitor.measuring.norms import GradientNorms, Scaler
 from joma.instruments.monitor.measuring.processes import Processes
-from joma.instruments.monitor.measuring.rows import RAW, frame, summary, tidy
+from joma.instruments.monitor.measuring.rows import frame
 from joma.instruments.monitor.measuring.weights import stable_ranks, why_sharded
-from joma.instruments.monitor.past import continue_past
+from joma.instruments.monitor.past import open_folder
 from joma.instruments.monitor.record import Record
 from joma.instruments.monitor.settings import RANKS_EVERY, STATISTICS, MonitorSettings, check
 from joma.instruments.monitor.sinks import Sink, Trackers, sink_of
 from joma.instruments.watch.measuring import check_statistics
-from joma.measures.change.detector import LEARNING, first_alarm
 
 __all__ = ["Monitor", "MonitorSettings", "StopTraining"]
-
-_log = logging.getLogger("joma")
 
 
 class Monitor:
@@ -55,8 +52,7 @@ class Monitor:
         every: steps between looks, at least 1.
         statistics: of the attention, as for ``joma.watch``; per head, means over rows
             (``largest_logit``: the largest).
-        layers: which attentions, as for ``joma.watch``. None: all.
-        rows: share of the query rows, as for ``joma.watch``. None: all.
+        layers, rows: which attentions, and which share of the query rows, as for ``joma.watch``. None: all.
         log: where numbers go besides the folder (see ``joma.instruments.monitor.sinks.sink_of``).
         folder: where everything is kept, in small Parquet files, for this monitor only; None: in memory.
         ranks_every: looks between two readings of the stable rank of each lower MLP and of W_Q^T W_K; None:
@@ -64,11 +60,21 @@ class Monitor:
             gradients' norm is what the loop gives.
         steps: steps planned, for the alarm's bound. None: 100,000.
         alpha: probability that a healthy run alarms, within the planned steps.
-        on_alarm: ``"log"``, ``"warn"``, ``"stop"`` (``step`` raises ``StopTraining``) or a function.
-            Other messages are told in the same way, but do not stop.
+        on_alarm: ``"log"``, ``"warn"``, ``"stop"`` (``step`` raises ``StopTraining``), a function, or an
+            act, which is recorded: ``"qk_clip"`` (W_Q and W_K of heads whose largest logit is beyond
+            ``clip_at`` are scaled back, and each step is looked at, until 100 steps have passed without),
+            ``"lower_rate"`` (a tenth of what the schedule says), ``"lower_qk_rate"`` (of W_Q and W_K alone),
+            ``"restore"`` (the last quiet checkpoint). Of several in order each alarm takes the next act; one
+            that cannot be done gives way. Other messages are told in the same way, but do not stop or act.
         on_state: likewise for states (a head on one key, a logit beyond 100). None: as ``on_alarm``, but
-            they do not stop.
+            they do not stop or act.
         scaler: the loop's ``torch.amp.GradScaler``; the gradients' norm is divided by its scale.
+        optimizer: the model's; None: the one that the first look sees.
+        restore: for that act: a function of the last quiet step, or a folder of checkpoints whose names tell
+            their steps.
+        clip_at: largest logit that a clip leaves alone.
+        reference: folders of healthy runs of this network at this cadence, or the file that ``joma monitor
+            --calibrate`` wrote: alarms are raised where a run like them would hardly come.
 
     Raises:
         InputError: a model that is not a module, a cadence below 1, an unknown statistic or sink.
@@ -101,45 +107,58 @@ class Monitor:
         on_alarm: OnAlarm = "log",
         on_state: OnAlarm | None = None,
         scaler: Scaler | None = None,
+        optimizer: Optimizer | None = None,
+        restore: Restore | None = None,
+        clip_at: float = LARGE_LOGIT,
+        reference: Folders | None = None,
     ) -> None:
         check(model, every, ranks_every, steps, alpha)
         self.every = every
         self.messages: list[Message] = []
         self._model = model
         self._statistics = check_statistics(statistics)
-        self._layers = None if layers is None else list(layers)
-        self._rows = rows
         self._blocks = residual_blocks(model)
         self._guard = Guard()
         self._record = Record(self._guard)
-        self._judge = Judge(looks=math.ceil((steps or 100_000) / every), alpha=alpha)
+        self._judge = Judge(looks=-(-(steps or 100_000) // every), alpha=alpha)
         self._norms = GradientNorms(model, scaler)
         self._planned = steps
         self._ranks_every = ranks_every
-        self._look: Look | None = None
         self._due = False
         self._rate: float | None = None
         """The learning rate of the last optimizer step that a look saw."""
-        self._held: float | None = None
-        """The gradient norm of a look, where that at the step is another one."""
         self._last = -1
         self._looked = -1
         """The last step that was looked at, or came before the first one."""
         sink = sink_of(log)
-        Teller(None, on_alarm, on_state)  # checked before anything waits for other processes
+        # Checked before anything waits for other processes.
+        acts = Teller(None, on_alarm, on_state).acts
+        self._actor = Actor(model, acts, optimizer=optimizer, restore=restore, limit=clip_at)
+        if reference is not None:
+            self._judge.hold_against(read_reference(reference), type(model).__name__, every)
+        self._looks = Looks(
+            model,
+            self._statistics,
+            layers,
+            rows,
+            blocks=self._blocks,
+            norms=self._norms,
+            stepped=self._after_optimizer,
+            guard=self._guard,
+        )
         self.processes = Processes(self._guard)
         self._sink = sink if self.processes.first else None
         self._teller = Teller(self._sink, on_alarm, on_state)
+        together = self.processes.together
+        self._between = Between(model, self._blocks, self._guard, reads=self.processes.first, waits=together)
         problem: JomaError | None = None
         if folder is not None and self.processes.first:
             facts = {"model": type(model).__name__, "statistics": list(self._statistics), "every": every}
             try:
-                # A loop may change its working directory.
-                self._record.folder = Folder.open(user_path(folder).absolute(), facts)
-                self._last = self._record.folder.last
-                self._judge, self.messages = continue_past(
-                    self._record.folder, self._judge, every, self._guard
+                self._judge, self.messages = open_folder(
+                    folder, facts, self._record, self._judge, self._guard
                 )
+                self._last = 0 if self._record.folder is None else self._record.folder.last
             except JomaError as error:
                 problem = error
                 self._record.release()
@@ -160,7 +179,7 @@ class Monitor:
         self._guard.attempt("a copy of the monitor", lambda: record.tables.append(self.table()))
         teller = Teller(None, "log", None)
         own = {"_teller": teller, "_record": record, "_guard": guard}
-        return {**vars(self), "_look": None, "_due": False, "_sink": None, **own}
+        return {**vars(self), "_due": False, "_sink": None, **own}
 
     def __enter__(self) -> Self:
         self.begin(self._last + 1)
@@ -173,7 +192,8 @@ class Monitor:
         self._last = self._looked = step - 1
         self._shut_look()
         self._open(step)
-        self._say_when()
+        if self.processes.first:
+            say_when(self._judge, self._last + 1, self.every, self._planned, self._guard)
 
     def __exit__(self, *exception: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
@@ -205,9 +225,12 @@ class Monitor:
             self.done(step, loss=loss, grad_norm=grad_norm)
             return
         norm = self.gradient_norm(scaler)
-        if self._due and self._look is not None:
-            self._guard.attempt("the gradient norm", partial(self._hold_norm, self._look, norm, loss))
-            self.done(step, loss=loss, grad_norm=self._held if self._norms.only_at_looks else norm)
+        if self._due and (look := self._looks.look) is not None:
+            self._guard.attempt(
+                "the gradient norm",
+                partial(self._norms.hold, look.backwards, norm, loss, self._record, self._guard),
+            )
+            self.done(step, loss=loss, grad_norm=self._norms.held if self._norms.only_at_looks else norm)
             return
         self.done(step, loss=loss, grad_norm=norm)
 
@@ -224,6 +247,7 @@ class Monitor:
             self._go_back(now)
         self._last = now
         self.note(now, loss=loss, grad_norm=grad_norm)
+        self._hear(self._between.step(now, self._judge, self._actor.optimizer))
         if self._due:
             self._take(now)
         self._open(now + 1)
@@ -275,10 +299,14 @@ class Monitor:
         return stable_ranks(self._model, self._last, self._blocks)
 
     def close(self) -> None:
-        """Write what is pending, merge the folder's parts, leave the model as it was."""
+        """Write what is pending, merge the folder's parts, leave model and optimizer as they were."""
         self._shut_look()
-        told: list[Message] = []
-        self._guard.attempt("the monitor", lambda: told.extend(self._keep(self._record.drain())))
+        self._actor.close()
+        rows, told = self._between.drain(self._judge)
+        rows = pd.concat([self._record.drain(), rows], ignore_index=True)
+        self._guard.attempt(
+            "the monitor", lambda: told.extend(self._judge_rows(self._last, rows, ranks=False))
+        )
         self._record.merge()
         self._record.keep_state(self._last, self._judge.as_state)
         self._tell(told)
@@ -286,95 +314,72 @@ class Monitor:
 
     # One look
 
-    def _say_when(self) -> None:
-        """From which step on an alarm is possible; a warning where that is after the planned ones."""
-        if self.processes.first and (when := self._judge.possible_from(self._last + 1, self.every)):
-            if self._planned is None or when <= self._planned:
-                _log.info("joma: alarms are possible from step %d", when)
-                return
-            closer = max(1, self._planned // (4 * LEARNING))
-            self._guard.say(
-                "the monitor",
-                f"no change can be alarmed in {self._planned:,} steps: at a look each {self.every} "
-                f"steps alarms "
-                f"are possible from step {when:,}; with every={closer} from step {first_alarm(0, closer):,}.",
-            )
-
     def _open(self, following: int) -> None:
         # Due on every process alike, whether its look opens or not: their looks are joined.
-        self._due = following // self.every > self._looked // self.every
-        if not self._due or self._look is not None:
-            return
-        norm = self._norms.after_backward
-        look = Look(
-            self._model, self._statistics, self._layers, self._rows, self._blocks, norm, self._after_optimizer
-        )
-        if self._guard.attempt("a look", look.open):
-            self._look = look
+        self._due = following // self.every > self._looked // self.every or self._actor.looks
+        if self._due:
+            self._looks.open()
 
     def _after_optimizer(self, optimizer: Optimizer) -> None:
-        self._rate = max(
-            (float(group["lr"]) for group in optimizer.param_groups if "lr" in group), default=None
-        )
-
-    def _hold_norm(self, look: Look, norm: Tensor | None, loss: Tensor | float | None) -> None:
-        self._held, why = self._norms.at_look(look.backwards, norm, loss)
-        if why:
-            self._guard.say("the gradient norm", f"{why}. It is recorded at looks only, as it was.")
-            self._record.forget("gradient_norm", -1)
+        self._actor.optimizer = self._actor.optimizer or optimizer
+        rates = (float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
+        self._rate = max(rates, default=None)
 
     def _shut_look(self) -> None:
-        if self._look is not None:
-            look, self._look = self._look, None
-            self._guard.attempt("a look", look.close)
+        self._looks.close()
 
     def _take(self, step: int) -> None:
-        self._looked = step
+        planned = step // self.every > self._looked // self.every
         own: list[pd.DataFrame] = []
-        self._guard.attempt("a look", lambda: own.append(self._record.drain()))
-        self._guard.attempt("a look", lambda: own.append(self._rows_of_look(step)))
-        # Every process joins in, whatever went wrong in it, or the others would wait for it.
-        rows = self.processes.join(pd.concat(own, ignore_index=True) if own else frame([]))
         told: list[Message] = []
-        if self.processes.first:
+        if planned:
+            self._looked = step
+            self._guard.attempt("a look", lambda: own.append(self._record.drain()))
+        self._guard.attempt("a look", lambda: own.append(self._rows_of_look(step)))
+        if planned:
+            between, told = self._between.drain(self._judge)
+            own.append(between)
+        # Every process joins in, whatever went wrong in it, or the others would wait for it.
+        rows = self.processes.join(pd.concat([frame([]), *own], ignore_index=True))
+        if self.processes.first and planned:
             self._guard.attempt("the monitor", lambda: told.extend(self._judge_rows(step, rows)))
             self._record.keep_state(self._last, self._judge.as_state)
+        self._hear(told, rows)
+
+    def _hear(self, told: list[Message], rows: pd.DataFrame | None = None) -> None:
+        """Act upon it, tell it, end the training where it says so; ``rows``: of a look, in every process."""
+        if told or rows is not None:
+            self._guard.attempt("an act", lambda: told.extend(self._act(told, rows)))
         self._tell(told)
-        if self._teller.stops:
+        if self._teller.stops and (told or rows is not None):
             # One process decides for all: if one stopped alone, the others would wait for it.
-            stopper = self.processes.of_first(self._teller.stopper(told))
+            stopper = self._teller.stopper(told)
+            stopper = stopper if rows is None else self.processes.of_first(stopper)
             if stopper is not None:
                 self.close()
                 raise StopTraining(stopper)
 
+    def _act(self, told: list[Message], rows: pd.DataFrame | None) -> list[Message]:
+        if not self._actor.acts:
+            return []
+        alarms = [message for message in told if message.kind == "alarm"]
+        alarms = alarms if rows is None else self.processes.of_first(alarms)
+        acted = self._actor.act(alarms, self._last, rows, self._between.gauge.products)
+        if alarms and acted:
+            self._judge.arm()
+        return acted if self.processes.first else []
+
     def _rows_of_look(self, step: int) -> pd.DataFrame:
-        """What the look that is open saw; what it could not see is said."""
-        look = self._look
-        self._shut_look()
-        if look is None:
-            return frame([])
-        seen, problem = look.observations()
-        if problem:
-            self._guard.say("a look failed", problem)
-        return tidy(step, seen)
+        rows, seen = self._looks.take(step)
+        self._between.search(seen, self._judge)
+        return rows
 
-    def _judge_rows(self, step: int, rows: pd.DataFrame) -> list[Message]:
-        """Keep the rows of a look and of the steps before it; what they say."""
-        if self._ranks_every and (step // self.every) % self._ranks_every == 0:
-            ranks: list[pd.DataFrame] = []
-            self._guard.attempt("the stable ranks", lambda: ranks.append(self.ranks()))
-            rows = pd.concat([rows, *ranks], ignore_index=True)
-        told = self._keep(rows)
-        raw = rows["metric"].isin(RAW)
-        if not raw.all():
-            looked_at = rows[~raw].reset_index(drop=True)
-            told += self._judge.look(looked_at, self._rate)
-            if self._sink is not None:
-                self._sink.write(step, summary(looked_at, rows[raw]))
-        return told
-
-    def _keep(self, table: pd.DataFrame) -> list[Message]:
-        return [] if table.empty else self._judge.losses(self._record.keep(table))
+    def _judge_rows(self, step: int, rows: pd.DataFrame, *, ranks: bool = True) -> list[Message]:
+        if ranks and self._ranks_every and (step // self.every) % self._ranks_every == 0:
+            own: list[pd.DataFrame] = []
+            self._guard.attempt("the stable ranks", lambda: own.append(self.ranks()))
+            rows = pd.concat([rows, *own], ignore_index=True)
+        return judge_look(step, rows, self._record, self._judge, self._sink, self._rate)
 
     def _tell(self, told: list[Message]) -> None:
         self.messages += told
@@ -386,6 +391,7 @@ class Monitor:
 
     def _go_back(self, step: int) -> None:
         self._record.cut(step)
+        self._between.forget(step)
         self.messages = [message for message in self.messages if message.step < step]
         self._looked = min(self._looked, step - 1)
         self._record.tell(self.messages)

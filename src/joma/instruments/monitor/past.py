@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from joma.core.errors import InputError, JomaError, words_of
+from joma.core.files import user_path
 from joma.instruments.monitor.alarms.judge import Judge
 from joma.instruments.monitor.alarms.messages import Message
 from joma.instruments.monitor.folder import Folder, read_messages, read_state
 from joma.instruments.monitor.guard import Guard
+from joma.instruments.monitor.record import Record
+
+
+def open_folder(
+    folder: str | Path, facts: dict[str, Any], record: Record, judge: Judge, guard: Guard
+) -> tuple[Judge, list[Message]]:
+    """Let a record be kept in a folder, and go on where it ends.
+
+    Raises:
+        RunDirectoryError: as ``Folder.open``.
+    """
+    # A loop may change its working directory.
+    record.folder = Folder.open(user_path(folder).absolute(), facts)
+    return continue_past(record.folder, judge, int(facts["every"]), guard)
 
 
 def continue_past(folder: Folder, judge: Judge, every: int, guard: Guard) -> tuple[Judge, list[Message]]:

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from torch import nn
+from torch.optim.optimizer import Optimizer
 
 from joma.core.errors import InputError
+from joma.instruments.monitor.acts.restore import Restore
+from joma.instruments.monitor.alarms.calibration import Folders
 from joma.instruments.monitor.alarms.telling import OnAlarm
 from joma.instruments.monitor.measuring.norms import Scaler
 from joma.instruments.monitor.sinks import Sink, Trackers
@@ -33,6 +36,10 @@ class MonitorSettings(TypedDict, total=False):
     on_alarm: OnAlarm
     on_state: OnAlarm | None
     scaler: Scaler | None
+    optimizer: Optimizer | None
+    restore: Restore | None
+    clip_at: float
+    reference: Folders | None
 
 
 def check(model: Any, every: Any, ranks_every: int | None, steps: int | None, alpha: float) -> None:

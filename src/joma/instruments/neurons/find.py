@@ -28,7 +28,7 @@ from joma.instruments.reading.passes import device_of, run_batch
 from joma.instruments.reading.texts import TokenBatch
 
 ATTENDED = 8
-"""Attended tokens kept for each context."""
+"""AttentionPlace tokens kept for each context."""
 FIRST_POSITION = 8
 """Tokens at a window's start that are no contexts: there is little that they could attend to."""
 POOL = 256

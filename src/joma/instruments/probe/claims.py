@@ -9,6 +9,7 @@ import pandas as pd
 from joma.core.claim import Claim, above, at_most, statements
 from joma.core.tables import rows
 from joma.instruments.probe import ProbeSettings
+from joma.instruments.probe.adapter import adapter_sentences
 from joma.instruments.probe.sections.index_rows import index_of_heads
 from joma.instruments.probe.text import probe_sentences
 
@@ -25,13 +26,17 @@ STATEMENTS = statements(
 
 
 def claims(settings: ProbeSettings, tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
-    """Theorem 1's prediction for the attention, and the embeddings' orthogonality; none of weights alone."""
-    return [] if settings.weights else [_joint_dynamics_claim(tables), _orthogonality_claim(tables)]
+    """Theorem 1's prediction for the attention, and the embeddings' orthogonality; none of weights."""
+    return (
+        []
+        if settings.weights or settings.adapter
+        else [_joint_dynamics_claim(tables), _orthogonality_claim(tables)]
+    )
 
 
 def answer(settings: ProbeSettings, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     """A sentence a section."""
-    return probe_sentences(tables)
+    return adapter_sentences(tables) if settings.adapter else probe_sentences(tables)
 
 
 def _joint_dynamics_claim(tables: Mapping[str, pd.DataFrame]) -> Claim:

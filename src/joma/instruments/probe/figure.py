@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from joma.core.figures import PALETTE, ink, panels, shade
 from joma.instruments.probe import ProbeSettings
+from joma.instruments.probe.adapter import draw_adapter
 from joma.instruments.probe.sections.index_rows import index_rows
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 
@@ -30,6 +31,8 @@ _VISIBLE = 0.15
 
 def draw(settings: ProbeSettings, tables: Mapping[str, pd.DataFrame]) -> Figure:
     """Draw the figure that ``CAPTION`` describes."""
+    if settings.adapter:
+        return draw_adapter(tables)
     drawings: list[Callable[[Axes], None]] = []
     if "attention" in tables:
         attention = tables["attention"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from joma.checkpoints.adapter_ranks import adapter_ranks
 from joma.checkpoints.ranks import weight_ranks
 from joma.core.progress import Progress
 from joma.instruments.probe import ProbeSettings
@@ -14,8 +15,10 @@ from joma.instruments.reading.loading import checked_device, resolve
 
 
 def run(settings: ProbeSettings, progress: Progress) -> dict[str, pd.DataFrame]:
-    """What ``joma.probe`` or ``joma.probe_weights`` finds."""
+    """What ``joma.probe``, ``joma.probe_weights`` or ``joma.probe_adapter`` finds."""
     settings.check_complete()
+    if settings.adapter:
+        return adapter_ranks(resolve(settings.reading.model), seed=settings.seed, progress=progress)
     if settings.weights:
         tables = {"ranks": progress.part("ranks", lambda: _ranks(settings, progress))}
         return {**tables, "layers": layer_summary(tables)}

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from joma.instruments.probe import ProbeSettings
+from joma.instruments.probe.adapter import adapter_as_text
 from joma.instruments.probe.sections.index_rows import index_of_heads
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 
@@ -205,6 +206,8 @@ def _salience_lines(table: pd.DataFrame) -> list[str]:
 
 def terminal_text(settings: ProbeSettings, tables: Mapping[str, pd.DataFrame]) -> str:
     """A row per layer with its legend; of weights, the stable rank of each layer's matrices."""
+    if settings.adapter:
+        return adapter_as_text(tables)
     if not settings.weights:
         return probe_as_text(tables)
     ranks = tables["ranks"][tables["ranks"]["metric"] == "stable_rank"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from joma.checkpoints.series.amounts import read_budget
 from joma.core.errors import InputError
 from joma.instruments.base import Instrument
 from joma.runs.job import setting
@@ -23,9 +24,11 @@ class TrackSettings(Instrument):
     with ``further``, a list of folders and files.
 
     Tables: ``checkpoints``, one row per member; ``notes``, what was noticed about the series, ``lost`` where
-    a checkpoint was not measured for it; ``values``, one row per checkpoint and measurement; ``bounces``, one
-    per curve; ``dates``, when each layer has done half of its fall and return, and ``orders``, whether in
-    the order of the layers; ``layers``, a row per layer; ``warnings``; ``beside``, with a second series; of
+    a checkpoint or some of its tensors were not measured for it; ``faults``, the tensors that an audit names
+    (``joma.audit``); with a budget ``choice``, the members that were chosen, and why; ``values``, one row per
+    checkpoint and measurement; ``bounces``, one per curve; ``dates``, when each layer has done half of its
+    fall and return, and ``orders``, whether in the order of the layers; ``layers``, a row per layer;
+    ``warnings``; ``beside``, with a second series; of
     the sections of a probe their own tables (``coherence``, ``joint_dynamics``, ``salience``,
     ``received_attention``).
     """
@@ -34,12 +37,17 @@ class TrackSettings(Instrument):
     reproduces = "instrument for JoMA Fig. 7"
     grows: ClassVar[bool] = True
     free: ClassVar[frozenset[str]] = frozenset(
-        {"further", "revisions", "against", "align", "window", "follow", "keep_downloads"}
+        {"further", "revisions", "budget", "audit", "against", "align", "window", "follow", "keep_downloads"}
     )
 
     further: tuple[str, ...] = setting((), "further folders and files of the series", positional=True)
     revisions: tuple[str, ...] = setting(
         ("all",), "all, names (step1000,step2000), every:10 or log:20 (closer at first)"
+    )
+    budget: str = setting("", "200GB or 6h: choose the members that tell most within it, and say which")
+    audit: bool = setting(
+        True,
+        "compare the members first, and leave tensors that are not what their names say out of the curves",
     )
     weights: bool = setting(False, "weights alone, whatever the text")
     sections: tuple[str, ...] = setting(
@@ -107,5 +115,7 @@ class TrackSettings(Instrument):
                 "joma track: name a series first: a folder of checkpoints, folders and files, or a model's "
                 "name on the hub."
             )
+        if self.budget:
+            read_budget(self.budget)
         if self.align == "loss" and not self.reads_text:
             raise InputError("joma track: --align loss needs a --text on which the loss is measured.")

@@ -106,8 +106,13 @@ def answer(settings: TrackSettings, tables: Mapping[str, pd.DataFrame]) -> list[
     if len(lost):
         said.append(f"Not measured: {_list_texts(lost['text'])}.")
     elif len(others):
-        said.append(f"Noticed: {_list_texts(others['text'])}.")
+        ordered = others.sort_values("kind", key=lambda kinds: kinds.isin(_USUAL), kind="stable")
+        said.append(f"Noticed: {_list_texts(ordered['text'])}.")
     return said
+
+
+_USUAL = ("weights alone", "left out", "no member", "gap", "stale")
+"""Kinds of notes that come after the others, which say that a member is not what its name says."""
 
 
 def _list_texts(texts: pd.Series) -> str:

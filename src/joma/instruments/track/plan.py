@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import tempfile
-import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 
+from joma.checkpoints.series.amounts import read_budget
+from joma.checkpoints.series.choice import sentence_of
 from joma.checkpoints.series.members import select
 from joma.checkpoints.series.sources.find import find_series
-from joma.checkpoints.series.sources.source import kept_of
-from joma.core.errors import JomaError, UnfinishedError
 from joma.core.files import Json
 from joma.instruments.track import TrackSettings
-from joma.instruments.track.measuring.measured import check_settings, measure_one
-from joma.instruments.track.measuring.weights import wanted_tensors
+from joma.instruments.track.measuring.budget import choices, each_once
+from joma.instruments.track.measuring.one import check_settings, fetch_sizes, prices_of, wanted_by
 
 _HELD = 4
 """The first, the previous, this one and the next lie on the disk at once."""
@@ -28,7 +25,8 @@ class Plan:
     """What is there and what it takes."""
 
     members: pd.DataFrame
-    """One row per member: ``checkpoint, step, bytes, fetch`` (bytes to transfer)``, same_as``."""
+    """One row per member: ``checkpoint, step, bytes, fetch`` (bytes to transfer)``, same_as``; with a budget
+    only those that were chosen, and ``chosen``, why."""
     notes: list[str]
     seconds: float
     """For all, from one checkpoint measured; what is fetched comes on top."""
@@ -66,22 +64,24 @@ class Plan:
 
 
 def plan(settings: TrackSettings) -> Plan:
-    """Look at the series, and measure one checkpoint for the time that it takes."""
+    """Look at the series, measure one checkpoint for the time that it takes, and choose within the budget.
+
+    Raises:
+        InputError: no such series; a budget that does not suffice for one member.
+        UnfinishedError: not one checkpoint can be measured.
+    """
     check_settings(settings)
     found = find_series(settings.series, settings.revisions)
-    chosen = select(found.members, settings.revisions, found.lost)
-    same: dict[str, str] = {}
-    for group in found.identical(chosen):
-        same |= {name: kept.name for name, kept in kept_of(group, chosen).items() if kept.name != name}
-    wanted = None if settings.reads_text else wanted_tensors(settings.layers)
+    listed = select(found.members, settings.revisions, found.lost)
+    distinct, same = each_once(found, listed)
     notes = [note.text for note in found.notes]
-    fetch: dict[str, int] = {}
-    for one in chosen:
-        if one.name not in same:
-            try:
-                fetch[one.name] = found.to_fetch(one, wanted)
-            except JomaError as error:  # its header is damaged, say: it will be lost, and costs nothing
-                notes.append(str(error))
+    fetch = fetch_sizes(found, distinct, wanted_by(settings), notes)
+    prices = prices_of(settings, found, distinct, fetch, notes)
+    reasons = {one.name: "" for one in listed}
+    if settings.budget:
+        chosen = choices(settings, distinct, fetch, prices)
+        reasons = {one.member.name: one.reason for one in chosen}
+        notes.append(sentence_of(chosen, len(distinct), read_budget(settings.budget)))
     rows = [
         {
             "checkpoint": one.name,
@@ -89,18 +89,9 @@ def plan(settings: TrackSettings) -> Plan:
             "bytes": one.size,
             "fetch": fetch.get(one.name, 0),
             "same_as": same.get(one.name, ""),
+            **({"chosen": reasons[one.name]} if settings.budget else {}),
         }
-        for one in chosen
+        for one in listed
+        if one.name in reasons
     ]
-    distinct = [one for one in chosen if one.name in fetch]
-    for one in sorted(distinct, key=lambda one: fetch[one.name]):
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                path = found.bring(one, wanted, Path(folder))
-                started = time.monotonic()
-                measure_one(settings, path)
-                seconds = time.monotonic() - started
-            return Plan(pd.DataFrame(rows), notes, seconds * len(distinct))
-        except JomaError as error:  # damaged, say; another one tells the time as well
-            notes.append(str(error))
-    raise UnfinishedError(f"no checkpoint of {settings.series[0]} could be measured: {'; '.join(notes[-3:])}")
+    return Plan(pd.DataFrame(rows), notes, prices.seconds * sum(name in reasons for name in fetch))

@@ -12,7 +12,8 @@ from joma.core.errors import UnfinishedError
 from joma.core.progress import Progress
 from joma.instruments.track import TrackSettings
 from joma.instruments.track.curves import bounces, early_warnings, side_by_side
-from joma.instruments.track.measuring.measured import MeasuredSeries, check_settings
+from joma.instruments.track.measuring.measured import MeasuredSeries
+from joma.instruments.track.measuring.one import check_settings
 from joma.instruments.track.measuring.parts import Parts
 from joma.instruments.track.orders import dates, layer_curves, orders
 from joma.instruments.track.summary import layer_summary

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from joma.checkpoints.adapters import is_adapter, open_weights
 from joma.checkpoints.checkpoint import Checkpoint
-from joma.checkpoints.series.audit.content import MemberContent, read_content, samples_for
+from joma.checkpoints.series.audit.content import MemberContent, align_names, read_content, samples_for
 from joma.checkpoints.series.audit.damage import damage_of
+from joma.checkpoints.series.audit.distant import read_distant
 from joma.checkpoints.series.audit.examination import examine_line
 from joma.checkpoints.series.audit.faults import Fault, join_faults
 from joma.checkpoints.series.members import Member, lines
 from joma.checkpoints.series.names import place_of
-from joma.checkpoints.series.sources.source import Series, kept_of
+from joma.checkpoints.series.sources.source import DistantSeries, Series
 from joma.core.errors import JomaError, contain
 
 Track = Callable[[Iterable[Member]], Iterable[Member]]
@@ -32,13 +32,51 @@ class Audit:
     """All that were looked at, those that cannot be read included where they tell a step."""
 
 
-def audit_series(found: Series, chosen: Sequence[Member], progress: Track = iter) -> Audit:
-    """Audit the chosen members of a series; on a hub by its hashes alone, which cost no transfer."""
+def audit_series(
+    found: Series,
+    chosen: Sequence[Member],
+    progress: Track = iter,
+    known: dict[str, MemberContent] | None = None,
+) -> Audit:
+    """Audit the chosen members of a series; on a hub by its hashes and samples.
+
+    Args:
+        found: the series.
+        chosen: its members that are looked at.
+        progress: shows how far the reading is.
+        known: what was read of members before, for the next call to use again.
+    """
     faults = [
         _lost_member(note.member, note.text, found) for note in found.notes if note.lost and note.member
     ]
-    if found.distant:
-        return Audit(join_faults([*faults, *_by_hashes(found, chosen)]), [], list(chosen))
+    notes: list[str] = []
+    if isinstance(found, DistantSeries):
+        read, more, notes = read_distant(found, chosen, progress)
+        faults += more
+        if read is None:
+            return Audit(join_faults(faults), notes, list(chosen))
+        contents = read
+    else:
+        contents = _read_all(found, chosen, progress, faults, {} if known is None else known)
+    for line in lines(chosen):
+        own = [contents[one.name] for one in line if one.name in contents]
+        if len(own) > 1:
+            more, words = examine_line(align_names(own))
+            faults += more
+            notes += [word for word in words if word not in notes]
+    if len(contents) < 2:
+        notes.append("the series has one member that can be read: nothing can be compared")
+    return Audit(join_faults(faults), notes, list(chosen))
+
+
+def _read_all(
+    found: Series,
+    chosen: Sequence[Member],
+    progress: Track,
+    faults: list[Fault],
+    known: dict[str, MemberContent],
+) -> dict[str, MemberContent]:
+    """The members that can be read by name; the others are added to the faults."""
     contents: dict[str, MemberContent] = {}
     opened = _open_all(found, chosen, faults)
     samples = samples_for(len(opened), max((len(one.entries) for one in opened.values()), default=1))
@@ -48,19 +86,13 @@ def audit_series(found: Series, chosen: Sequence[Member], progress: Track = iter
         path = found.bring(member, None, _NONE)
         try:
             with contain(f"{member.name} cannot be read"):
-                contents[member.name] = read_content(member, path, opened[member.name], samples)
+                key = f"{member.name} {found.content(member)} {samples}"
+                if key not in known:
+                    known[key] = read_content(member, path, opened[member.name], samples)
+                contents[member.name] = replace(known[key], member=member)
         except JomaError as error:
             faults.append(damage_of(member, path, error))
-    notes: list[str] = []
-    for line in lines(chosen):
-        own = [contents[one.name] for one in line if one.name in contents]
-        if len(own) > 1:
-            more, words = examine_line(own)
-            faults += more
-            notes += [word for word in words if word not in notes]
-    if len(contents) < 2:
-        notes.append("the series has one member that can be read: nothing can be compared")
-    return Audit(join_faults(faults), notes, list(chosen))
+    return contents
 
 
 def _open_all(found: Series, chosen: Sequence[Member], faults: list[Fault]) -> dict[str, Checkpoint]:
@@ -81,16 +113,3 @@ def _open_all(found: Series, chosen: Sequence[Member], faults: list[Fault]) -> d
 def _lost_member(name: str, text: str, found: Series) -> Fault:
     place = place_of(name)
     return Fault(name, place.step if place is not None else 0, "unreadable", (), "", text.rstrip("."))
-
-
-def _by_hashes(found: Series, chosen: Sequence[Member]) -> list[Fault]:
-    """Whole members that are another's bytes, by the hub's own hashes."""
-    faults = []
-    for group in found.identical(chosen):
-        kept = kept_of(group, chosen)
-        faults += [
-            Fault(one.name, one.place.step, "copy", (), kept[one.name].name)
-            for one in group
-            if kept[one.name].name != one.name and not math.isnan(one.place.step)
-        ]
-    return faults

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from joma.core.arguments import Array
 MOST_SAMPLES = 16_384
 """Entries of a tensor that are compared along the series; smaller tensors are compared whole."""
 _FEWEST_SAMPLES = 512
+_MOST_PREFIXES = 8
+"""Pairs of prefixes that are tried where names differ by what stands before them."""
 _MEMORY = 256 << 20
 """Bytes that all samples of a series may take."""
 _ROWS = 6
@@ -70,10 +73,22 @@ class MemberContent:
         """The checkpoint."""
         return open_checkpoint(self.path)
 
+    def read(self, name: str) -> Tensor:
+        """A whole tensor by its canonical name, in float32.
+
+        Raises:
+            JomaError: it cannot be read.
+        """
+        return self.open().read(self.tensors[name].name).float()
+
 
 def samples_for(members: int, tensors: int) -> int:
-    """How many entries of each tensor are kept, so that all fit into memory."""
-    return max(_FEWEST_SAMPLES, min(MOST_SAMPLES, _MEMORY // (8 * max(1, members * tensors))))
+    """How many entries of each tensor are kept, so that all fit into memory: a power of two.
+
+    A series that grows keeps the number for long, and what was read of its members counts on.
+    """
+    fit = _MEMORY // (8 * max(1, members * tensors))
+    return max(_FEWEST_SAMPLES, min(MOST_SAMPLES, 1 << max(0, fit.bit_length() - 1)))
 
 
 def read_content(member: Member, path: Path, checkpoint: Checkpoint, samples: int) -> MemberContent:
@@ -94,6 +109,49 @@ def read_content(member: Member, path: Path, checkpoint: Checkpoint, samples: in
     return found
 
 
+def align_names(members: Sequence[MemberContent]) -> list[MemberContent]:
+    """The members with tensors under the names of the last one, where theirs differ by what stands before.
+
+    A run that is resumed in a wrapper, or exported, has its names behind another prefix (``model.``): that
+    makes no tensor another one.
+    """
+    wanted = members[-1].tensors
+    return [replace(one, tensors=_align(one.tensors, wanted)) for one in members]
+
+
+def _align(own: Mapping[str, TensorContent], wanted: Mapping[str, TensorContent]) -> dict[str, TensorContent]:
+    best, most = dict(own), len(own.keys() & wanted.keys())
+    for before, after in _prefixes(own, wanted) if own.keys() != wanted.keys() else ():
+        moved = {
+            name if name in wanted or not name.startswith(before) else after + name.removeprefix(before): one
+            for name, one in own.items()
+        }
+        same = sum(name in wanted and wanted[name].shape == one.shape for name, one in moved.items())
+        if len(moved) == len(own) and same > most:
+            best, most = moved, same
+    return best
+
+
+def _prefixes(own: Iterable[str], wanted: Iterable[str]) -> list[tuple[str, str]]:
+    """What stands before the names of either side that end alike, the most frequent pairs first."""
+    endings: dict[str, list[str]] = {}
+    for name in wanted:
+        for before, ending in _splits(name):
+            endings.setdefault(ending, []).append(before)
+    found = Counter[tuple[str, str]]()
+    for name in own:
+        longest = next(((before, ending) for before, ending in _splits(name) if ending in endings), None)
+        if longest is not None:
+            found.update((longest[0], after) for after in endings[longest[1]][:_MOST_PREFIXES])
+    return [pair for pair, _ in found.most_common(_MOST_PREFIXES)]
+
+
+def _splits(name: str) -> list[tuple[str, str]]:
+    """The beginnings and endings of a name, the longest ending first."""
+    parts = name.split(".")
+    return [(".".join(parts[:i]) + "." * (i > 0), ".".join(parts[i:])) for i in range(max(1, len(parts) - 1))]
+
+
 def _content(name: str, tensor: Tensor, dtype: str, file: str, samples: int) -> TensorContent:
     plain = tensor.detach().contiguous()
     shape = tuple(plain.shape)
@@ -106,7 +164,7 @@ def _content(name: str, tensor: Tensor, dtype: str, file: str, samples: int) -> 
     zero = floats and not bool(flat.count_nonzero())
     sample = flat[sample_places(flat.numel(), samples)].double().numpy() if floats and finite else np.zeros(0)
     constant = bool(flat.numel()) and bool((flat == flat[0]).all())
-    coarse = _coarse(plain, sample) if sample.size and not constant else ""
+    coarse = tell_coarse(plain, sample) if sample.size and not constant else ""
     return TensorContent(name, shape, dtype, file, content.digest(), sample, finite, zero, constant, coarse)
 
 
@@ -118,7 +176,8 @@ def sample_places(size: int, samples: int) -> Tensor:
     return torch.from_numpy(np.sort(drawn))
 
 
-def _coarse(tensor: Tensor, sample: Array) -> str:
+def tell_coarse(tensor: Tensor, sample: Array) -> str:
+    """``rounded`` or ``quantised`` where the entries have fewer digits than their type; else empty."""
     if tensor.dtype in (torch.float32, torch.float64) and _many(sample):
         single = torch.from_numpy(sample).float()
         for dtype in (torch.bfloat16, torch.float16):

@@ -83,6 +83,9 @@ def errors_along(squares: Array, order: Sequence[int]) -> dict[int, float]:
 def unusual(errors: dict[int, float], tests: int) -> dict[int, float]:
     """The members whose error is beyond its own spread along the line, corrected for the number of ``tests``.
 
+    One that lies far off makes the errors of the two members on either side of it small, and so the spread of
+    a short line large: beyond ``ALWAYS`` the spread is not asked.
+
     Returns:
         Member -> its error.
     """
@@ -98,7 +101,7 @@ def unusual(errors: dict[int, float], tests: int) -> dict[int, float]:
     return {
         one: error
         for one, error, log in zip(errors, values, logs, strict=True)
-        if error > _LEAST and (log - middle) / spread > limit
+        if error > ALWAYS or (error > _LEAST and (log - middle) / spread > limit)
     }
 
 

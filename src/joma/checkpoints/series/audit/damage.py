@@ -6,6 +6,7 @@ from pathlib import Path
 
 from joma.checkpoints.series.audit.faults import Fault
 from joma.checkpoints.series.members import Member
+from joma.checkpoints.series.sources.files import weight_map
 from joma.core.errors import JomaError
 from joma.core.files import LONGEST_INDEX, parse_json, read_bytes
 
@@ -28,13 +29,9 @@ def damage_of(member: Member, path: Path, error: JomaError) -> Fault:
 
 def _read_places(index: Path) -> dict[str, str]:
     try:
-        content = parse_json(read_bytes(index, LONGEST_INDEX))
-    except (JomaError, ValueError, OSError):
+        return weight_map(read_bytes(index, LONGEST_INDEX))
+    except (JomaError, OSError):
         return {}
-    placed = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(placed, dict):
-        return {}
-    return {str(name): str(file) for name, file in placed.items() if Path(str(file)).name == str(file)}
 
 
 def _beyond_end(file: Path) -> list[str]:

@@ -24,7 +24,7 @@ from joma.checkpoints.series.audit.continuity import (
     strangers,
     unusual,
 )
-from joma.checkpoints.series.audit.faults import Fault, join_faults
+from joma.checkpoints.series.audit.faults import OF_ALL, Fault, join_faults
 from joma.checkpoints.series.audit.identity import shared_tensors
 from joma.checkpoints.series.audit.reasons import reason_for
 from joma.checkpoints.series.audit.structure import structure_faults
@@ -44,7 +44,6 @@ _NATURAL = {"merged adapter", "scaled"}
 _MOST_LOOKS = 400
 _AT_REST = 1e-4
 """Share of the usual tensor's largest move below which a tensor has moved by rounding alone."""
-_WHOLE = {"copy", "swapped members", "other run"}
 _FOLLOWS = {"zeroed", "discontinuity", "scaled"}
 _LAYER = re.compile(r".*?\.\d+\.")
 _MOST_OF_LAYER = 0.7
@@ -110,7 +109,7 @@ def examine_line(members: Sequence[MemberContent]) -> tuple[list[Fault], list[st
 
 def _without_consequences(line: Line, found: Sequence[Fault]) -> list[Fault]:
     """The faults without what follows from another one of the same member."""
-    whole = {one.member for one in found if one.fault in _WHOLE}
+    whole = {one.member for one in found if one.fault in OF_ALL}
     stale = {(one.member, name) for one in found if one.fault == "stale tensors" for name in one.tensors}
     kept = []
     for one in sorted(found, key=lambda fault: fault.fault in _FOLLOWS):

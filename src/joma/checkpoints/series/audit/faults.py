@@ -31,6 +31,12 @@ FAULTS = {
     "unreadable": "it cannot be read: truncated, damaged, or of a format that is not known",
 }
 """Word of a fault -> what it says."""
+OF_DIGITS = frozenset({"other type", "rounded"})
+"""Faults of numbers that are the member's own to the rounding of a type that checkpoints are stored in."""
+OF_ALL = frozenset({"copy", "swapped members", "other run"})
+"""Faults of whole members."""
+UNREADABLE = frozenset({"unreadable", "missing file"})
+"""Faults of members that cannot be opened."""
 
 
 @dataclass(frozen=True)

@@ -126,13 +126,18 @@ def _is_evidence(members: Sequence[MemberContent], name: str, group: Sequence[in
 
 
 def _divide(members: Sequence[MemberContent], name: str, group: Sequence[int]) -> list[tuple[int, int]]:
-    """(stale, fitting) of a group: the fitting one lies best between its neighbours, the group left out."""
+    """(stale, fitting) of a group: the fitting one lies best between its neighbours, the group left out.
+
+    Of two at the end of a line nothing tells which: the last one counts, since final weights under the names
+    of earlier steps are a common error of publishing, and the reverse is not.
+    """
     size = members[group[0]].tensors[name].sample.size
     usable = [k for k, one in enumerate(members) if one.tensors[name].sample.size == size]
     squares = squared_distances(np.stack([members[k].tensors[name].sample for k in usable]))
     inside = [usable.index(k) for k in group]
     errors = {k: _misfit(squares, [members[m] for m in usable], usable.index(k), inside) for k in group}
-    fitting = min(group, key=lambda k: errors[k])
+    last = len(members) - 1
+    fitting = min(group, key=lambda k: (errors[k], k != last))
     return [(k, fitting) for k in group if k != fitting]
 
 

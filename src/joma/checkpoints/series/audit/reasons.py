@@ -6,13 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joma.checkpoints.series.audit.content import MemberContent
+from joma.checkpoints.series.audit.content import MemberContent, TensorContent
 from joma.core.arguments import Array
 
 _ALIKE, _NEARLY = 0.7, 0.9
 _MOST_ROWS = 8192
 _ENERGY = 0.9
 _LARGEST = 1 << 22
+_TELLING, _APART = 256, 0.3
 
 
 def reason_for(
@@ -49,7 +50,7 @@ def reason_for(
     for shift in (1, -1, 2, -2):
         if now.ndim > 1 and _cosine(now.roll(shift, 0), reference) > max(_ALIKE, plain + 0.1):
             return "shifted", f"by {-shift} rows"
-    if other := _other_name(name, now, sides[0], plain):
+    if other := _other_name(name, now, own, sides[0], plain):
         return "swapped tensors", f"it is {other} of {sides[0].member.name}"
     if now.ndim > 1 and (moved := _moved_rows(now.flatten(1), reference.flatten(1))):
         return "permuted", f"{moved} of {now.shape[0]} along the first axis"
@@ -74,7 +75,7 @@ def is_low_rank(change: Tensor) -> bool:
 
 
 def _read(member: MemberContent, name: str) -> Tensor:
-    return member.open().read(member.tensors[name].name).float()
+    return member.read(name)
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:
@@ -82,7 +83,7 @@ def _cosine(a: Tensor, b: Tensor) -> float:
     return float((a * b).sum()) / size if size > 0 else 0.0
 
 
-def _other_name(name: str, now: Tensor, side: MemberContent, plain: float) -> str:
+def _other_name(name: str, now: Tensor, one: MemberContent, side: MemberContent, plain: float) -> str:
     """The neighbour's tensor of another name that this one is like; empty where there is none."""
     best, found = max(_ALIKE, plain + 0.1), ""
     sample = side.tensors[name].sample
@@ -94,6 +95,9 @@ def _other_name(name: str, now: Tensor, side: MemberContent, plain: float) -> st
             own = now
         if now.ndim < 2 and tensor.constant:
             continue
+        # A sample tells without reading the whole tensor that two have nothing in common.
+        if now.ndim > 1 and sample.size >= _TELLING and _of_samples(one, name, tensor) < best - _APART:
+            continue
         alike = _cosine(now, _read(side, other))
         if now.ndim < 2:  # positive gains are alike whoever's they are
             exact = _read(side, other)
@@ -104,6 +108,11 @@ def _other_name(name: str, now: Tensor, side: MemberContent, plain: float) -> st
         if alike > best:
             best, found = alike, other
     return found
+
+
+def _of_samples(one: MemberContent, name: str, other: TensorContent) -> float:
+    own = one.tensors[name].sample
+    return float(own @ other.sample) / max(1e-300, float(np.linalg.norm(own) * np.linalg.norm(other.sample)))
 
 
 def _moved_rows(now: Tensor, reference: Tensor) -> int:

@@ -8,11 +8,8 @@ import hashlib
 import json
 import math
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,57 +18,37 @@ from urllib.parse import quote
 import huggingface_hub
 from huggingface_hub import constants, errors
 
-from joma.checkpoints.effective import weights_in
+from joma.checkpoints.effective import Weight, weights_in
+from joma.checkpoints.families.sizes import Config
 from joma.checkpoints.formats.shard import TensorEntry
 from joma.checkpoints.series.alike import signature
-from joma.checkpoints.series.members import LARGEST, Member, Note, in_lines
+from joma.checkpoints.series.members import Member, Note, in_lines
 from joma.checkpoints.series.names import place_of
-from joma.checkpoints.series.sources.files import is_plain_path, weight_files, why_none
+from joma.checkpoints.series.sources.files import is_plain_path, weight_files, weight_map, why_none
+from joma.checkpoints.series.sources.listed import ListedFile, RemoteFolder, file_of
 from joma.checkpoints.series.sources.local import LocalSeries
-from joma.checkpoints.series.sources.ranged import Header, holds, read_header, write_wanted
-from joma.checkpoints.series.sources.source import Series, Wanted, group_equal
+from joma.checkpoints.series.sources.ranged import FIRST, Header, holds, read_header, write_wanted
+from joma.checkpoints.series.sources.source import DistantSeries, Wanted, group_equal
 from joma.checkpoints.series.sources.transport import listing, read_range
-from joma.core.errors import InputError, JomaError, UnfinishedError, abbreviate, contain
-from joma.core.files import LONGEST_CONFIG, Json, parse_json, storage_error, whole_file, write_text
+from joma.core.errors import InputError, JomaError, UnfinishedError, contain
+from joma.core.files import (
+    LONGEST_CONFIG,
+    LONGEST_INDEX,
+    Json,
+    parse_json,
+    storage_error,
+    whole_file,
+    write_text,
+)
 
 _LISTED_AT_ONCE = 8
 _SETTINGS = (".json", ".txt", ".model", ".jinja")
 _TOKENIZER = ("tokenizer.", "vocab.", "spiece.", "sentencepiece.")
 _SPARE_DISK = 64 << 20
 _MOST_FILES, _MOST_REVISIONS, _LONGEST_NAME = 100_000, 20_000, 300
-_HASH, _SHA256 = re.compile("[0-9a-f]{40}|[0-9a-f]{64}"), re.compile("[0-9a-f]{64}")
 
 
-@dataclass(frozen=True)
-class _File:
-    """A file as the hub lists it."""
-
-    size: int
-    small_hash: str
-    """Git's; of a large file it is that of a note."""
-    sha256: str
-    """Of a large file; empty for a small one."""
-    date: float
-    """Of its last change, seconds since 1970; NaN where none is told."""
-
-
-@dataclass(frozen=True)
-class _Remote:
-    """A member's place in the repository, and its files by their plain names."""
-
-    revision: str
-    commit: str
-    """What the revision was when it was listed: it may become another, and no file may be half of each."""
-    folder: str
-    files: dict[str, _File]
-
-    def hash_of(self, file: str) -> str:
-        """SHA-256 of a large file, git's hash of a small one."""
-        found = self.files[file]
-        return found.sha256 or found.small_hash
-
-
-class HubSeries(Series):
+class HubSeries(DistantSeries):
     """Checkpoints of a model on the hub; ``HF_ENDPOINT``, ``HF_HUB_OFFLINE``, tokens and cache are the hub's.
 
     Args:
@@ -82,13 +59,12 @@ class HubSeries(Series):
         InputError: no such model, no access, no network.
     """
 
-    distant = True
-
     def __init__(self, name: str, only: Sequence[str] | None = None) -> None:
         self.name = name
         self.members, self.notes = [], []
-        self._remote: dict[str, _Remote] = {}
-        self._headers: dict[tuple[str, str], Header] = {}
+        self._remote: dict[str, RemoteFolder] = {}
+        self._headers: dict[str, Header] = {}
+        """By the content's hash: what several members hold is read once."""
         self._read_already: dict[str, bytes] = {}
         self._endpoint = (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
         self._commits = self._refs()
@@ -119,28 +95,28 @@ class HubSeries(Series):
                 )
             return commits
 
-    def _files(self, revision: str) -> dict[str, _File]:
+    def _files(self, revision: str) -> dict[str, ListedFile]:
         commit = quote(self._commits.get(revision, revision), safe="")
         url = f"{self._endpoint}/api/models/{self.name}/tree/{commit}?recursive=true&expand=true"
-        files: dict[str, _File] = {}
+        files: dict[str, ListedFile] = {}
         with contain(f"what the hub lists of {revision} cannot be read"):
             for page in listing(self.name, revision, url):
                 told: Any = page
                 for entry in told:
                     if entry["type"] == "file" and is_plain_path(entry["path"]):
-                        files[entry["path"]] = _file_of(entry)
+                        files[entry["path"]] = file_of(entry)
                 if len(files) > _MOST_FILES:
                     raise UnfinishedError(f"the hub lists more than {_MOST_FILES:,} files in {revision}.")
         return files
 
-    def _files_or_why(self, revision: str) -> dict[str, _File] | str:
+    def _files_or_why(self, revision: str) -> dict[str, ListedFile] | str:
         try:
             return self._files(revision)
         except JomaError as error:
             return str(error)
 
     def _add_folders(self, revision: str, only: Sequence[str] | None) -> None:
-        folders: dict[str, dict[str, _File]] = {}
+        folders: dict[str, dict[str, ListedFile]] = {}
         for path, file in self._files(revision).items():
             folder, _, plain = path.rpartition("/")
             folders.setdefault(folder, {})[plain] = file
@@ -148,14 +124,14 @@ class HubSeries(Series):
             if place_of(folder) and (only is None or folder in only):
                 self._add(folder, revision, folder, files)
 
-    def _add(self, name: str, revision: str, folder: str, files: dict[str, _File]) -> None:
+    def _add(self, name: str, revision: str, folder: str, files: dict[str, ListedFile]) -> None:
         try:
             with contain(f"{name} cannot be listed"):
                 self._add_listed(name, revision, folder, files)
         except JomaError as error:
             self.notes.append(Note("unreadable", name, str(error), lost=True))
 
-    def _add_listed(self, name: str, revision: str, folder: str, files: dict[str, _File]) -> None:
+    def _add_listed(self, name: str, revision: str, folder: str, files: dict[str, ListedFile]) -> None:
         place = place_of(name)
         if place is None:
             self.notes.append(Note("no member", name, f"{name} tells no step", lost=True))
@@ -166,7 +142,7 @@ class HubSeries(Series):
             return
         date = max((files[w].date for w in weights if not math.isnan(files[w].date)), default=math.nan)
         member = Member(name, place, sum(files[w].size for w in weights), date)
-        self._remote[name] = _Remote(revision, self._commits.get(revision, revision), folder, files)
+        self._remote[name] = RemoteFolder(revision, self._commits.get(revision, revision), folder, files)
         self.members.append(member)
 
     def _weights(self, member: Member) -> list[str]:
@@ -184,11 +160,17 @@ class HubSeries(Series):
 
     def shapes(self, member: Member) -> str:
         """By the headers of safetensors; a pickled file would have to come whole."""
+        if not self._weights(member)[0].endswith(".safetensors"):
+            return ""
+        return signature(*self.weights(member))
+
+    def weights(self, member: Member) -> tuple[Mapping[str, Weight], Config | None]:
+        """By the headers of safetensors."""
         weights = self._weights(member)
         if not weights[0].endswith(".safetensors"):
-            return ""
+            raise InputError(f"{member.name}: {weights[0]} tells its tensors only when it has come whole.")
         config = self._config(member)
-        return signature(weights_in(self._entries(member), config), config)
+        return weights_in(self._entries(member), config), config
 
     def to_fetch(self, member: Member, wanted: Wanted | None) -> int:
         """Of safetensors the wanted tensors, by their headers; else the whole files."""
@@ -197,7 +179,7 @@ class HubSeries(Series):
         weights = self._weights(member)
         if wanted is None or not weights[0].endswith(".safetensors"):
             return sum(self._remote[member.name].files[file].size for file in weights)
-        headers = {file: self._header(member, file) for file in weights}
+        headers = {file: self.header(member, file) for file in weights}
         names = wanted(self._entries(member), self._config(member))
         return sum(header.bytes_of(names & set(header.tensors)) for header in headers.values())
 
@@ -231,7 +213,7 @@ class HubSeries(Series):
         names = wanted(self._entries(member), self._config(member))
         held: dict[str, str] = {}
         for file in weights:
-            header = self._header(member, file)
+            header = self.header(member, file)
             part = names & set(header.tensors)
             held |= dict.fromkeys(header.tensors, file)
             if not holds(folder / file, part):
@@ -250,7 +232,7 @@ class HubSeries(Series):
     def _entries(self, member: Member) -> dict[str, TensorEntry]:
         entries: dict[str, TensorEntry] = {}
         for file in self._weights(member):
-            entries |= self._header(member, file).entries(Path(file))
+            entries |= self.header(member, file).entries(Path(file))
         return entries
 
     def _config(self, member: Member) -> dict[str, Json]:
@@ -271,12 +253,38 @@ class HubSeries(Series):
             raise InputError(f"{member.name}: its config.json is not JSON ({error}).") from error
         return content if isinstance(content, dict) else {}
 
-    def _header(self, member: Member, file: str) -> Header:
-        key = (member.name, file)
-        if key not in self._headers:
-            size = self._remote[member.name].files[file].size
-            self._headers[key] = read_header(partial(self._read, member, file), size, f"{member.name}/{file}")
-        return self._headers[key]
+    def header(self, member: Member, file: str, first: int = FIRST) -> Header:
+        """Of one of its files; of those with the same hash it is read once."""
+        found = self._remote[member.name].files[file]
+        if found.content_hash not in self._headers:
+            read = partial(self._read, member, file)
+            self._headers[found.content_hash] = read_header(read, found.size, f"{member.name}/{file}", first)
+        return self._headers[found.content_hash]
+
+    def files(self, member: Member) -> dict[str, ListedFile]:
+        """The files of its weights, by the hub's listing."""
+        return {file: self._remote[member.name].files[file] for file in self._weights(member)}
+
+    def index(self, member: Member) -> ListedFile | None:
+        """The file that tells which tensor lies in which of several files."""
+        return self._remote[member.name].files.get(self._index_name(member))
+
+    def places(self, member: Member) -> dict[str, str]:
+        """By its index."""
+        found, name = self.index(member), self._index_name(member)
+        if found is None or found.size > LONGEST_INDEX:
+            return {}
+        if found.small_hash not in self._read_already:
+            self._read_already[found.small_hash] = self.read(member, name, 0, found.size)
+        return weight_map(self._read_already[found.small_hash])
+
+    def _index_name(self, member: Member) -> str:
+        kind = self._weights(member)[0].rpartition(".")[2]
+        return "model.safetensors.index.json" if kind == "safetensors" else f"pytorch_model.{kind}.index.json"
+
+    def read(self, member: Member, file: str, begin: int, end: int) -> bytes:
+        """A range of one of its files."""
+        return b"".join(self._read(member, file, begin, end))
 
     def _download(self, member: Member, file: str, target: Path) -> None:
         """A whole file, checked against the hub's hash where it is one of the content."""
@@ -329,26 +337,6 @@ class HubSeries(Series):
         if whole and words and not any((folder / file).exists() for file in words):
             return None
         return folder
-
-
-def _file_of(entry: Mapping[str, Any]) -> _File:
-    """A file of a listing.
-
-    Raises:
-        InputError: a size or a hash that is none.
-    """
-    size, large, commit = entry["size"], entry.get("lfs"), entry.get("lastCommit")
-    if type(size) is not int or not 0 <= size <= LARGEST:
-        raise InputError(
-            f"the hub says that {abbreviate(entry['path'])} has {abbreviate(size)} bytes, which no file has"
-        )
-    small, sha256 = str(entry["oid"]), "" if large is None else str(large["oid"])
-    if not _HASH.fullmatch(small) or (large is not None and not _SHA256.fullmatch(sha256)):
-        raise InputError(f"the hub tells no hash of {abbreviate(entry['path'])}")
-    date = math.nan
-    with contextlib.suppress(TypeError, KeyError, ValueError, OverflowError):  # none, or none of a calendar
-        date = datetime.fromisoformat(commit["date"]).timestamp() if commit else math.nan
-    return _File(size, small, sha256, date)
 
 
 def offline_series(name: str) -> LocalSeries:

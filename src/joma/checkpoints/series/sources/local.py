@@ -12,6 +12,9 @@ from pathlib import Path
 
 from joma.checkpoints.adapters import ADAPTER_FILES, SETTINGS, is_adapter, open_weights
 from joma.checkpoints.checkpoint import kind_of, open_checkpoint
+from joma.checkpoints.effective import Weight
+from joma.checkpoints.families.sizes import Config
+from joma.checkpoints.formats.distributed.find import gathered_files
 from joma.checkpoints.formats.folders import SUFFIXES, weight_files
 from joma.checkpoints.series.alike import signature
 from joma.checkpoints.series.members import Member, Note, counted_alike, in_lines
@@ -116,6 +119,7 @@ class LocalSeries(Series):
             files = [path / file for file in weight_files([one for one in inside if "/" not in one])]
             if not files and is_adapter(path):
                 files = [path / file for file in (*ADAPTER_FILES, SETTINGS) if file in inside]
+            files = gathered_files(path) or files
             if not files:
                 self.notes.append(Note("unreadable", name, f"{name} {why_none(inside)}", lost=True))
                 return
@@ -165,8 +169,12 @@ class LocalSeries(Series):
 
     def shapes(self, member: Member) -> str:
         """By what the files say of themselves, without their data."""
+        return signature(*self.weights(member))
+
+    def weights(self, member: Member) -> tuple[Mapping[str, Weight], Config | None]:
+        """By what the files say of themselves."""
         opened = open_weights(self._paths[member.name])
-        return signature(opened.weights, opened.config)
+        return opened.weights, opened.config
 
     def bring(self, member: Member, wanted: Wanted | None, into: Path) -> Path:
         """Where it lies."""

@@ -16,7 +16,8 @@ from joma.core.files import Json, parse_json, whole_file
 Read = Callable[[int, int], Iterator[bytes]]
 """(begin, end) -> the bytes of that range, in pieces."""
 
-_FIRST = 32_768
+FIRST = 32_768
+"""Bytes that are read at once where a header's length is not known."""
 _LONGEST_HEADER = 100_000_000  # as the format's own reader
 _NEAR = 4_096
 
@@ -41,13 +42,13 @@ class Header:
         return sum(self.tensors[name][3] - self.tensors[name][2] for name in names)
 
 
-def read_header(read: Read, size: int, where: str) -> Header:
-    """The header of a file of ``size`` bytes.
+def read_header(read: Read, size: int, where: str, first_bytes: int = FIRST) -> Header:
+    """The header of a file of ``size`` bytes, of which ``first_bytes`` are read at once.
 
     Raises:
         InputError: it is none.
     """
-    first = b"".join(read(0, min(_FIRST, size)))
+    first = b"".join(read(0, min(max(8, first_bytes), size)))
     length = int.from_bytes(first[:8], "little")
     if size < 8 or length > min(_LONGEST_HEADER, size - 8):
         raise InputError(f"{where} is damaged: its header of {length} bytes does not fit into {size} bytes.")

@@ -6,9 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from joma.checkpoints.effective import Weight
 from joma.checkpoints.families.sizes import Config
 from joma.checkpoints.formats.shard import TensorEntry
 from joma.checkpoints.series.members import Member, Note, lines
+from joma.checkpoints.series.sources.listed import ListedFile
+from joma.checkpoints.series.sources.ranged import FIRST, Header
 
 Wanted = Callable[[Mapping[str, TensorEntry], Config], set[str]]
 """What is stored, by name, and the model's settings -> the names of the tensors that will be read."""
@@ -46,6 +49,14 @@ class Series(ABC):
         """
 
     @abstractmethod
+    def weights(self, member: Member) -> tuple[Mapping[str, Weight], Config | None]:
+        """What is stored under which names, without its data, and the model's settings.
+
+        Raises:
+            JomaError: it cannot be read, or telling would take the whole file.
+        """
+
+    @abstractmethod
     def bring(self, member: Member, wanted: Wanted | None, into: Path) -> Path:
         """A folder or file on this machine with the wanted tensors, or with the whole model (``None``).
 
@@ -56,6 +67,40 @@ class Series(ABC):
     @abstractmethod
     def to_fetch(self, member: Member, wanted: Wanted | None) -> int:
         """Bytes that ``bring`` will transfer, but for the headers that tell."""
+
+
+class DistantSeries(Series):
+    """Checkpoints on a hub, which tells of every file a hash, and sends ranges of them."""
+
+    distant = True
+
+    @abstractmethod
+    def files(self, member: Member) -> dict[str, ListedFile]:
+        """The files of its weights."""
+
+    @abstractmethod
+    def index(self, member: Member) -> ListedFile | None:
+        """The file that tells which tensor lies in which of its files, if there is one."""
+
+    @abstractmethod
+    def places(self, member: Member) -> dict[str, str]:
+        """Name of a tensor -> file, by the index; nothing where there is none. It transfers the index."""
+
+    @abstractmethod
+    def header(self, member: Member, file: str, first: int = FIRST) -> Header:
+        """Of a safetensors file, by its ``first`` bytes and what they leave.
+
+        Raises:
+            JomaError: it cannot be read.
+        """
+
+    @abstractmethod
+    def read(self, member: Member, file: str, begin: int, end: int) -> bytes:
+        """A range of a file.
+
+        Raises:
+            JomaError: it is not to be had.
+        """
 
 
 def kept_of(group: Sequence[Member], members: Sequence[Member]) -> dict[str, Member]:

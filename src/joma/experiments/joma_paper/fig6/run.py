@@ -9,7 +9,7 @@ import torch
 
 from joma.core.progress import Progress
 from joma.experiments.joma_paper.fig6 import Fig6
-from joma.experiments.joma_paper.fig6.block import block_rates
+from joma.experiments.shared.block_rates import block_rates
 from joma.experiments.shared.curves import REAL, cost_of, find_bounces, train_curves
 from joma.experiments.shared.decoder_settings import run_name
 from joma.experiments.shared.decoders import gather, held_out_text, read_text

@@ -23,6 +23,8 @@ LEAST_REBOUND = 0.2
 FEWEST = 3
 """Seeds of a cell that a claim about learning needs."""
 SHUFFLES = 5000
+CHANCES = 500
+"""Shuffles of the courses, for the first sentence of the answer."""
 COURSES = {BOUNCES: "bounces", COLLAPSES: "collapses", FALLS: "falls", STAYS: "stays within noise"}
 
 STATEMENTS = statements(
@@ -240,15 +242,8 @@ def _order_of_rates(decoders: pd.DataFrame, rates: list[float], seed: int) -> tu
 def answer(settings: Fig8, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     """What the attention does at each rate, which rate learns best, and how much of the grid was run."""
     decoders = tables["decoders"]
-    courses = []
-    for rate, at in decoders.groupby("learning_rate"):
-        counts = at["course"].value_counts()
-        said = ", ".join(f"{COURSES[course]} in {count}" for course, count in counts.items())
-        courses.append(f"at {rate:g} it {said} of {len(at)}")
-    mean = decoders.groupby(["depth", "learning_rate"])["lowest_loss"].mean()
-    best = sorted({rate for _, rate in mean.groupby("depth").idxmin()})
-    correlation = _correlation_within(decoders["rebound"], decoders["lowest_loss"], decoders["depth"])
     where = "in the authors' record" if settings.recorded else f"on {Path(settings.corpus).name}"
+    correlation = _correlation_within(decoders["rebound"], decoders["lowest_loss"], decoders["depth"])
     cells = len(decoders) if settings.recorded else len(settings.cells())
     collapsing = rows(decoders, course=COLLAPSES)
     loss = (
@@ -258,8 +253,8 @@ def answer(settings: Fig8, tables: Mapping[str, pd.DataFrame]) -> list[str]:
         f"; a collapse costs {loss:.2f} nats beside the best" if len(collapsing) and np.isfinite(loss) else ""
     )
     return [
-        f"What the top layer's attention does depends on the learning rate {where}: {'; '.join(courses)}.",
-        f"The lowest held-out loss comes with the rate {' or '.join(f'{rate:g}' for rate in best)}; "
+        _say_courses(decoders, where, settings.seed),
+        f"{_say_best(decoders)}; "
         f"rebound and loss have a rank correlation of {correlation:.2f} over all decoders{cost}.",
         answer_about(
             tables["curves"],
@@ -267,3 +262,69 @@ def answer(settings: Fig8, tables: Mapping[str, pd.DataFrame]) -> list[str]:
             f"{len(PAPER_RATES)} rates; the authors recorded 141 of 147 runs on WikiText-2",
         ),
     ]
+
+
+def _say_courses(decoders: pd.DataFrame, where: str, seed: int) -> str:
+    """What attention does at each rate; that the rates differ only where they do so beyond chance."""
+    counts = decoders.groupby("learning_rate")["course"].value_counts().unstack(fill_value=0)
+    several = len(counts) > 1
+    if counts.shape[1] == 1:
+        course = f"{COURSES[counts.columns[0]]} in all {len(decoders)} decoders"
+        return f"The top layer's attention {course}, at {'every' if several else 'the only'} rate {where}."
+    said = [
+        f"at {rate:g} it "
+        + ", ".join(f"{COURSES[course]} in {count}" for course, count in own[own > 0].items())
+        + f" of {own.sum()}"
+        for rate, own in counts.iterrows()
+    ]
+    chance = _chance_of_courses(decoders, seed) if several else 1.0
+    if chance < SIGNIFICANT:
+        begin = f"What the top layer's attention does depends on the learning rate {where} (p = {chance:.2g})"
+    elif several:
+        begin = (
+            f"The top layer's attention differs between the learning rates {where} by no more than chance "
+            f"(p = {chance:.2g})"
+        )
+    else:
+        begin = f"The top layer's attention was seen at one learning rate {where}"
+    return f"{begin}: {'; '.join(said)}."
+
+
+def _chance_of_courses(decoders: pd.DataFrame, seed: int) -> float:
+    """How often courses that are shuffled within each depth differ between the rates as much as these do."""
+    rates, courses = (pd.factorize(decoders[name])[0] for name in ("learning_rate", "course"))
+    size = np.bincount(rates)
+
+    def differ(order: NDArray[np.int64]) -> float:
+        table = np.zeros((rates.max() + 1, courses.max() + 1))
+        np.add.at(table, (rates, order), 1)
+        return float((table**2 / size[:, None] / table.sum(axis=0)).sum())
+
+    measured, random = differ(courses), np.random.default_rng(seed)
+    places = [np.flatnonzero(decoders["depth"] == depth) for depth in decoders["depth"].unique()]
+    more = 0
+    for _ in range(CHANCES):
+        shuffled = courses.copy()
+        for place in places:
+            shuffled[place] = random.permutation(courses[place])
+        more += differ(shuffled) >= measured - 1e-9
+    return (1 + more) / (1 + CHANCES)
+
+
+def _say_best(decoders: pd.DataFrame) -> str:
+    """The rates of the lowest losses, and whether these losses differ beyond their spread over seeds."""
+    best = set[float]()
+    apart = True
+    for _, own in decoders.groupby("depth"):
+        found = own.groupby("learning_rate")["lowest_loss"].agg(["mean", "std", "size"]).sort_values("mean")
+        error = found["std"] / np.sqrt(found["size"])
+        near = (found["mean"] - found["mean"].iloc[0]) <= 2 * np.hypot(error, error.iloc[0])
+        near.iloc[0] = True
+        # One seed has no spread: nothing tells two rates apart.
+        near |= found["size"] < 2
+        best |= set(found.index[near])
+        apart &= int(near.sum()) == 1
+    rates = " or ".join(f"{rate:g}" for rate in sorted(best))
+    if apart or decoders["learning_rate"].nunique() == 1:
+        return f"The lowest held-out loss comes with the rate {rates}"
+    return f"The lowest held-out losses, at the rates {rates}, do not differ beyond their spread over seeds"

@@ -50,6 +50,12 @@ class ChangeAlarm:
     quiet: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, 0), dtype=np.int64))
     """Last step at which each series, falling and rising, was no farther out than the bound allows."""
     raised: int | None = None
+    largest: float = -np.inf
+    """The largest logarithm of the evidence so far."""
+    level: float | None = None
+    """A level from healthy runs (``joma.instruments.monitor.alarms.reference``), in place of the bound's."""
+    level_sure: str = ""
+    """What is known of that level."""
 
     def look(self, table: pd.DataFrame) -> list[Message]:
         """The messages of one step's table, as ``joma.instruments.monitor.monitor.Monitor`` makes it."""
@@ -68,7 +74,9 @@ class ChangeAlarm:
         signed = np.nan_to_num(np.stack([-residual, residual]))
         self.quiet[signed <= DRIFT] = step
         total = float(self.watched.evidence.total())
-        if self.raised is not None or total < threshold(self.looks, self.alpha):
+        self.largest = max(self.largest, total)
+        bound = threshold(self.looks, self.alpha) if self.level is None else self.level
+        if self.raised is not None or total < bound or (self.level is not None and total == bound):
             return []
         self.raised = step
         return [self._message(step, rows)]
@@ -116,6 +124,8 @@ class ChangeAlarm:
         return Message(step, kind, where, _NAMES[metric], what, since, sure)
 
     def _sure(self) -> tuple[Kind, str]:
+        if self.level is not None:
+            return "alarm", self.level_sure
         if reason := self.invalid():
             return "not valid", f"not valid here: {reason}"
         if not self.is_judged():
@@ -140,6 +150,7 @@ class ChangeAlarm:
             "watched": _plain(dataclasses.asdict(self.watched)),
             "quiet": self.quiet.tolist(),
             "raised": self.raised,
+            "largest": self.largest,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -165,7 +176,7 @@ class ChangeAlarm:
             np.array(kept["variance"], dtype=float),
         )
         self.quiet = np.array(state["quiet"], dtype=np.int64).reshape(2, -1)
-        self.raised = state["raised"]
+        self.raised, self.largest = state["raised"], float(state["largest"])
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-Kind = Literal["alarm", "state", "spike", "not valid", "not judged"]
+Kind = Literal["alarm", "state", "spike", "not valid", "not judged", "act", "change"]
 
 LOW_ENTROPY = 0.1
 """Share of log n below which a head is said to look at one key."""
@@ -21,6 +21,8 @@ DEAD = 1e-6
 """Share of its input that a layer adds to the residual stream, below which it is said to be dead."""
 _ADVICE = {
     "attention_entropy": "normalise queries and keys (qk-norm), or lower the rate of W_Q and W_K",
+    "log_spectral_norm": "lower the rate of W_Q and W_K, normalise queries and keys (qk-norm), or clip them "
+    "(on_alarm='qk_clip')",
     "largest_logit": "normalise queries and keys (qk-norm), or clip W_Q and W_K until logits are below 100",
     "residual_rms": "lower the rate of the MLP and the output projections, or norm the residual stream",
     "residual_update": "look at its gradients: a gate that is shut, a scale of 0, or units that never fire",
@@ -37,7 +39,8 @@ class Message:
     An ``alarm`` is a change against the run's own past; a ``state`` is a level, whatever came before; a
     ``spike`` is a loss that rose and came back; ``not valid`` and ``not judged`` are changes for which no
     probability is claimed: the run does not meet the bound's assumptions, or has not shown yet whether
-    it does.
+    it does. An ``act`` is what the monitor did to the model or its optimizer, a ``change`` what someone else
+    changed: a learning rate, a weight decay, the batch.
     """
 
     step: int
@@ -59,6 +62,8 @@ class Message:
 
     def sentence(self) -> str:
         """The whole message."""
+        if self.kind in ("act", "change"):
+            return f"step {self.step}: {self.where}: {self.what}."
         advice = f" To do: {self.advice()}." if self.advice() else ""
         return f"step {self.step}: {self.where}: {self.what}, since step {self.since} ({self.sure}).{advice}"
 

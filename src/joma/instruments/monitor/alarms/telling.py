@@ -11,7 +11,11 @@ from joma.core.errors import InputError
 from joma.instruments.monitor.alarms.messages import Message
 from joma.instruments.monitor.sinks import Destination
 
-OnAlarm = Literal["log", "warn", "stop"] | Callable[[Message], None]
+Act = Literal["log", "warn", "stop", "qk_clip", "lower_rate", "lower_qk_rate", "restore"]
+OnAlarm = Act | Callable[[Message], None] | Sequence[Act | Callable[[Message], None]]
+ACTS = ("qk_clip", "lower_rate", "lower_qk_rate", "restore")
+"""What is done to the model or its optimizer; all else tells or stops."""
+_WORDS = ("log", "warn", "stop")
 _log = logging.getLogger("joma")
 
 
@@ -36,31 +40,42 @@ class Teller:
     """
 
     def __init__(self, sink: Destination | None, on_alarm: OnAlarm, on_state: OnAlarm | None) -> None:
-        for name, act in (("on_alarm", on_alarm), ("on_state", on_state)):
-            if not (callable(act) or act in ("log", "warn", "stop") or (name == "on_state" and act is None)):
-                raise InputError(f"{name} = {act!r} in Monitor; give 'log', 'warn', 'stop' or a function.")
+        self._on_alarm = _in_order("on_alarm", on_alarm, (*_WORDS, *ACTS))
+        self._on_state = None if on_state is None else _in_order("on_state", on_state, _WORDS)
         self._sink = sink
-        self._on_alarm, self._on_state = on_alarm, on_state
-        self.stops = "stop" in (on_alarm, on_state)
+        self.stops = "stop" in (*self._on_alarm, *(self._on_state or ()))
         """Whether some message may end the training."""
+        self.acts = [word for word in self._on_alarm if isinstance(word, str) and word in ACTS]
+        """What an alarm does to the model or its optimizer, in order."""
 
     def tell(self, messages: Sequence[Message]) -> None:
         """Hand each on, to whoever wants it."""
         for message in messages:
             if self._sink is not None:
                 self._sink.tell(message)
-            act = self._act(message)
-            if callable(act):
-                act(message)
-            elif act == "warn":
+            ways = self._ways(message)
+            for way in ways:
+                if callable(way):
+                    way(message)
+            if "warn" in ways:
                 warnings.warn(message.sentence(), stacklevel=4)
-            else:
+            elif not any(map(callable, ways)):
                 _log.warning("joma: %s", message.sentence())
 
     def stopper(self, messages: Sequence[Message]) -> Message | None:
         """The first of them that ends the training."""
-        wanted = {"alarm": self._on_alarm, "state": self._on_state}
-        return next((message for message in messages if wanted.get(message.kind) == "stop"), None)
+        wanted = {"alarm": self._on_alarm, "state": self._on_state or ()}
+        return next((message for message in messages if "stop" in wanted.get(message.kind, ())), None)
 
-    def _act(self, message: Message) -> OnAlarm:
+    def _ways(self, message: Message) -> tuple[object, ...]:
         return self._on_state if message.kind == "state" and self._on_state is not None else self._on_alarm
+
+
+def _in_order(name: str, given: object, words: tuple[str, ...]) -> tuple[object, ...]:
+    """One way, or several in order, each a function or one of the words."""
+    several = tuple(given) if isinstance(given, list | tuple) else (given,)
+    for one in several or (given,):
+        if not (callable(one) or (isinstance(one, str) and one in words)):
+            named = ", ".join(map(repr, words))
+            raise InputError(f"{name} = {given!r} in Monitor; give {named}, a function, or several in order.")
+    return several

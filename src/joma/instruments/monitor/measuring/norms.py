@@ -6,8 +6,10 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from joma.instruments.monitor.guard import Guard
 from joma.instruments.monitor.measuring.backward import Backwards
 from joma.instruments.monitor.measuring.rows import gradient_norm
+from joma.instruments.monitor.record import Record
 
 
 class Scaler(Protocol):
@@ -28,6 +30,8 @@ class GradientNorms:
     def __init__(self, model: nn.Module, scaler: Scaler | None) -> None:
         self._model = model
         self._scaler = scaler
+        self.held: float | None = None
+        """That of a look, where the one at the step is another."""
         self.only_at_looks = False
         """Whether what is there at a step is known not to be the loss's gradients."""
 
@@ -43,6 +47,21 @@ class GradientNorms:
     def after_backward(self) -> Tensor | None:
         """The norm of what the backward pass left."""
         return gradient_norm(self._model)
+
+    def hold(
+        self,
+        backwards: Backwards,
+        measured: Tensor | float | None,
+        loss: Tensor | float | None,
+        record: Record,
+        guard: Guard,
+    ) -> None:
+        """Hold the norm of a step against that after the backward pass; from the first difference on it is
+        recorded at looks only."""
+        self.held, why = self.at_look(backwards, measured, loss)
+        if why:
+            guard.say("the gradient norm", f"{why}. It is recorded at looks only, as it was.")
+            record.forget("gradient_norm", -1)
 
     def at_look(
         self, backwards: Backwards, measured: Tensor | float | None, loss: Tensor | float | None

@@ -13,6 +13,10 @@ from joma.measures.attention.statistics import metric_of
 
 RAW = ("loss", "gradient_norm")
 """What is known of every step, looked at or not."""
+LOG_NORM = "log_spectral_norm"
+"""The natural logarithm of sigma_1 of W_Q^T W_K of a head, without the scale of the logits."""
+BETWEEN = (*RAW, LOG_NORM)
+"""What is known between looks, too."""
 COLUMNS = ("step", "stack", "layer", "module", "call", "head", "metric", "value", "unit", "count")
 _DTYPES = dict(
     zip(

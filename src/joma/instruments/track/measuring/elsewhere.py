@@ -27,7 +27,7 @@ def on_text(settings: TrackSettings, path: Path) -> dict[str, pd.DataFrame]:
 
 
 def parts_of(
-    settings: TrackSettings, found: Series, line: Sequence[Member], words: str
+    settings: TrackSettings, found: Series, line: Sequence[Member], readers: Sequence[Member], words: str
 ) -> dict[str, Callable[[Progress], pd.DataFrame]]:
     """Name -> part of all that can be computed apart: weights, changes, and what is read of a text.
 
@@ -42,7 +42,7 @@ def parts_of(
             names = [found.content(one)[:16] for _, one in earlier]
             paths = [(name, found.bring(one, None, Path()).absolute()) for name, one in earlier]
             calls["-".join(["changes", key, *names])] = partial(_changes, path, paths, settings.layers)
-        if settings.reads_text and not set(settings.sections) & set(DETAILS):
+        if settings.reads_text and member in readers and not set(settings.sections) & set(DETAILS):
             calls[f"text-{key}{words}"] = partial(_text, settings, path)
     return calls
 

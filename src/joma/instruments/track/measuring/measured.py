@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,43 +17,28 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from joma.checkpoints.adapters import open_weights
 from joma.checkpoints.checkpoint import Checkpoint
 from joma.checkpoints.formats.shard import Rooms
 from joma.checkpoints.omissions import OMITTED
 from joma.checkpoints.series.members import Member, Note, lines, notes_on, select
 from joma.checkpoints.series.sources.find import find_series
-from joma.checkpoints.series.sources.source import Series, kept_of
+from joma.checkpoints.series.sources.source import Series
 from joma.core.errors import DiskFullError, InputError, JomaError, RunDirectoryError, contain
 from joma.core.files import Json, is_there, user_path
 from joma.core.memory import hand_back
 from joma.instruments.track import TrackSettings
+from joma.instruments.track.measuring.budget import within_budget
 from joma.instruments.track.measuring.elsewhere import compute, on_text, parts_of
+from joma.instruments.track.measuring.faulty import FaultyMembers, find_faulty, notes_of_faults
 from joma.instruments.track.measuring.fetching import Fetcher
+from joma.instruments.track.measuring.one import wanted_by
 from joma.instruments.track.measuring.parts import KeptCheckpoint, Parts
 from joma.instruments.track.measuring.placing import Piece, notes_of_omissions, place_rows, same_stacks
-from joma.instruments.track.measuring.reading import DETAILS, check_reading
-from joma.instruments.track.measuring.weights import changes_table, wanted_tensors, weights_table
+from joma.instruments.track.measuring.reading import DETAILS
+from joma.instruments.track.measuring.weights import changes_table, weights_table
 
 _TWICE = "same step"
 _NO_TEXT = "no text was given, so weights alone were measured: --text adds attention entropy and loss"
-
-
-def check_settings(settings: TrackSettings) -> None:
-    """Raises InputError where no checkpoint could be measured with these settings."""
-    settings.check_complete()
-    if settings.reads_text:
-        check_reading(settings.reading, settings.sections, settings.statistics)
-
-
-def measure_one(settings: TrackSettings, path: Path) -> None:
-    """One checkpoint alone, as it is measured in its series but for the changes since the first."""
-    checkpoint = open_weights(path)
-    weights_table(checkpoint, settings.layers)
-    if settings.changes:
-        changes_table(checkpoint, [("previous", checkpoint)], settings.layers)
-    if settings.reads_text:
-        on_text(settings, path)
 
 
 def _date(seconds: float) -> str:
@@ -79,6 +64,7 @@ class MeasuredSeries:
     """Of a probe's sections, the tables themselves."""
     same_as: dict[str, str] = field(default_factory=dict)
     rooms: Rooms = field(default_factory=Rooms)
+    faulty: FaultyMembers = field(default_factory=FaultyMembers)
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """``checkpoints``, ``notes``, ``values``, and of a probe's sections their own tables."""
@@ -86,9 +72,18 @@ class MeasuredSeries:
         revisions = settings.revisions if self.series == "A" else ("all",)
         found = find_series(self.named, revisions)
         chosen = select(found.members, revisions, found.lost)
+        tables: dict[str, pd.DataFrame] = {}
+        told: list[Note] = []
+        if settings.budget and self.series == "A":
+            chosen, tables["choice"], told = within_budget(settings, found, chosen, self.parts)
         # Which of two of one step is followed is decided among those that can be read.
-        self.notes = [*found.notes, *(note for note in notes_on(chosen) if note.kind != _TWICE)]
+        self.notes = [*found.notes, *told, *(note for note in notes_on(chosen) if note.kind != _TWICE)]
+        if settings.audit:
+            label = "audit" if self.series == "A" else f"audit {self.series}"
+            self.faulty = find_faulty(found, chosen, self.parts, label)
         contents = self._contents(found, chosen)
+        self.notes += notes_of_faults(self.faulty, contents)
+        self.faulty.place(found, contents, settings.layers)
         if len(contents) == 1:
             self.notes.append(
                 Note("alone", contents[0].name, f"{contents[0].name} is the only checkpoint: no curve")
@@ -103,18 +98,20 @@ class MeasuredSeries:
             )
         if self.parts.progress.elsewhere:
             for line in lines(contents):
-                compute(self.parts.progress, parts_of(settings, found, line, self._words))
+                readers = [one for one in line if self.faulty.has_whole(one)]
+                compute(self.parts.progress, parts_of(settings, found, line, readers, self._words))
         with self._fetch(found) as fetched:
             for line in lines([*contents, *gone]):
                 self._follow(found, line, fetched, gone)
-        tables = {name: place_rows(self.series, kept) for name, kept in self.details.items()}
-        values = place_rows(self.series, self.values)
+        tables |= {name: place_rows(self.series, kept) for name, kept in self.details.items()}
+        values = place_rows(self.series, self.faulty.without(self.values))
         if len(values):
             self.notes += notes_of_omissions(values)
             values = same_stacks(values[values["metric"] != OMITTED].drop(columns=["tensor", "reason"]))
         tables["values"] = values.reset_index(drop=True)
         rows = [self._row(member) for line in lines([*chosen, *gone]) for member in line]
-        return {"checkpoints": pd.DataFrame(rows), "notes": self._notes(), **tables}
+        named = {"notes": self._notes(), "faults": self.faulty.table(self.series)}
+        return {"checkpoints": pd.DataFrame(rows), **named, **tables}
 
     def _gone(self, found: Series) -> list[Member]:
         """Checkpoints that were measured while the series was followed, and have been removed since."""
@@ -140,23 +137,36 @@ class MeasuredSeries:
                 readable.append(member)
         known = [one for one in signatures.values() if one]
         usual = max(known, key=known.count, default="")
-        for member in readable:
-            if signatures[member.name] not in ("", usual):
-                text = f"{member.name} has other matrices, or matrices of other shapes, than most"
-                self.notes.append(Note("shapes", member.name, text, lost=True))
-        readable = [one for one in readable if signatures[one.name] in ("", usual)]
+        gone = {one.name for one in readable if self.faulty.leave_out(found, one, self.settings.layers)}
+        for member in list(readable):
+            partly = member.name in self.faulty.left_out and member.name not in gone
+            if signatures[member.name] in ("", usual) or partly:
+                continue
+            text = f"{member.name} has other matrices, or matrices of other shapes, than most"
+            self.notes.append(Note("shapes", member.name, text, lost=True))
+            readable.remove(member)
         same_step = [note for note in notes_on(readable) if note.kind == _TWICE]
         self.notes += same_step
         twice = {note.member for note in same_step}
         readable = [one for one in readable if one.name not in twice]
         for group in found.identical(readable):
-            kept = {name: one.name for name, one in kept_of(group, readable).items()}
+            kept = {name: one.name for name, one in self.faulty.kept_of(group, readable).items()}
             self.same_as |= {name: one for name, one in kept.items() if name != one}
             once = list(dict.fromkeys(kept.values()))
             count = f"as {once[0]}" if len(once) == 1 else f"in each line: as {', '.join(once)}"
             text = f"{', '.join(one.name for one in group)} are the same bytes; they count once, {count}"
             self.notes.append(Note("identical", once[0], text))
-        return [member for member in readable if member.name not in self.same_as]
+        kept_members = [member for member in readable if member.name not in self.same_as]
+        return self._without_faulty_ones(kept_members, gone)
+
+    def _without_faulty_ones(self, members: Sequence[Member], gone: Collection[str]) -> list[Member]:
+        """The members without those of which the audit leaves no matrix."""
+        for member in members:
+            if member.name in gone:
+                said = " and ".join(one.sentence().rstrip(".") for one in self.faulty.of(member)[:2])
+                text = f"{said}; nothing of it is left that could be measured"
+                self.notes.append(Note("faulty", member.name, text, lost=True))
+        return [member for member in members if member.name not in gone]
 
     @contextmanager
     def _contain_errors(self, member: Member, kind: str = "unreadable", words: str = "") -> Iterator[None]:
@@ -186,7 +196,7 @@ class MeasuredSeries:
 
     @contextmanager
     def _fetch(self, found: Series) -> Iterator[Fetcher]:
-        wanted = None if self.settings.reads_text else wanted_tensors(self.settings.layers)
+        wanted = wanted_by(self.settings)
         keep = self.settings.keep_downloads
         kept = self.parts.progress.checkpoint_folder("fetched")
         with tempfile.TemporaryDirectory() as temporary:
@@ -234,7 +244,8 @@ class MeasuredSeries:
         fetched: Fetcher,
     ) -> KeptCheckpoint:
         tables = self._weights(found, member, earlier, following, fetched)
-        details = self._text(found, member, fetched) if self.settings.reads_text else {}
+        reads = self.settings.reads_text and self.faulty.has_whole(member)
+        details = self._text(found, member, fetched) if reads else {}
         tables += [table for name, table in details.items() if name == "values"]
         pieces = {name: (member, last, [table]) for name, table in details.items() if name != "values"}
         hand_back()

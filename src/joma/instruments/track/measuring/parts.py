@@ -8,6 +8,7 @@ from functools import partial
 
 import pandas as pd
 
+from joma.checkpoints.series.audit.content import MemberContent
 from joma.core.progress import Progress
 from joma.instruments.track.measuring.placing import Piece
 
@@ -27,6 +28,8 @@ class Parts:
 
     progress: Progress
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
+    contents: dict[str, MemberContent] = field(default_factory=dict)
+    """What an audit read of the members, for when the series has grown."""
     checkpoints: dict[tuple[str, str], KeptCheckpoint] = field(default_factory=dict)
     """Series and name -> what was measured: a checkpoint may be gone when the series is looked at again."""
 
