@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from joma.measures.attention.received.sums import Sums, doubts, least_held
+from joma.measures.attention.received.sums import Sums, doubts, underflow_bound
 from joma.measures.attention.scores import Scores
 
 _LOGITS = 3 << 17
@@ -124,7 +124,7 @@ def _add_mass(
     length = torch.linalg.vector_norm(part.key[:, :, keys].double(), dim=-1)
     length = length.repeat_interleave(part.group, 1)
     sums.mass[where] += mass
-    below = least_held(p.dtype) * weight.sum(-1).double()[:, None, None]
+    below = underflow_bound(p.dtype) * weight.sum(-1).double()[:, None, None]
     sums.mass_error[where] += sloped * length + floored + below
     shown = p if bool((weight > 0).all()) else p * (weight > 0)[:, None, None, :, None]
     most = shown.amax(-2).flatten(1, 2).double()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from joma.measures.attention.compiled import compiled_rows, compiled_sums
 from joma.measures.attention.received.blocks import BlockSums
-from joma.measures.attention.received.sums import Sums, doubts, least_held
+from joma.measures.attention.received.sums import Sums, doubts, underflow_bound
 from joma.measures.attention.scores import BITS, Scores
 from joma.measures.attention.visible_keys import visible_keys
 
@@ -70,7 +70,7 @@ def _key_sums(
         scores.scale * BITS,
     )
     sums = Sums(*torch.from_numpy(found).unbind(0))
-    sums.mass_error += least_held(top.dtype) * weight.sum(-1)[:, None, None]
+    sums.mass_error += underflow_bound(top.dtype) * weight.sum(-1)[:, None, None]
     return sums
 
 

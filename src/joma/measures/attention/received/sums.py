@@ -44,6 +44,6 @@ def doubts(scores: Scores, typical: Tensor, top: Tensor, keys: int) -> tuple[Ten
     return _SPREAD * scores.rounding * length, _SPREAD * scores.rounding * size
 
 
-def least_held(dtype: torch.dtype) -> float:
+def underflow_bound(dtype: torch.dtype) -> float:
     """The smallest normal number, which bounds what underflows in each row."""
     return torch.finfo(dtype).tiny
