@@ -41,6 +41,24 @@ def test_what_was_found_is_what_the_stored_tables_say(pages: Pages) -> None:
     assert (DOCS / "findings.md").read_text("utf-8") == pages.findings.page(), "run: python docs/findings.py"
 
 
+def test_a_finding_shows_ten_lines_and_folds_the_rest(pages: Pages) -> None:
+    page = (DOCS / "findings.md").read_text("utf-8")
+    table = page.partition("\n## ")[0]
+    assert table.count("\n| [") >= 25
+    assert all(line.count(" | ") == 5 for line in table.splitlines() if line.startswith("| ["))
+    for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
+        heading, _, body = section.partition("\n")
+        shown = re.sub(r"<details.*?</details>", "", body, flags=re.DOTALL).splitlines()
+        assert 0 < sum(bool(line.strip()) and not line.startswith("[![") for line in shown) <= 10, heading
+        assert body.count("<details") == body.count("</details>") <= 1
+    long = "One sentence. " * 100
+    shown = pages.findings.fold(pages.findings.Finding("A (`joma run fig6`)", (), long))
+    first, _, rest = shown.partition("<details")
+    assert (first + rest).count("One sentence.") == 100
+    assert first.count("One sentence.") > 50
+    assert "experiments/fig6.webp" in first
+
+
 def test_the_list_of_claims_is_current(pages: Pages) -> None:
     assert (DOCS / "claims.md").read_text("utf-8") == pages.claims.page(), "run: python docs/claims.py"
 

@@ -7,7 +7,15 @@ and their homes stand in ``__init__.pyi``, which type checkers read, too.
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
+
+if sys.version_info < (3, 11):  # noqa: UP036 (whoever sets PYTHONPATH passes pip by)
+    raise ImportError(
+        "joma needs Python 3.11 or newer, and this is {}.{}: make an environment with a newer Python.".format(
+            *sys.version_info
+        )
+    )
 
 _RENAMED = {
     "Neurons": "NeuronsResult",
@@ -34,15 +42,29 @@ __all__ = sorted(name for name, (module, _) in _HOMES.items() if module != "joma
 def __getattr__(name: str) -> object:
     if name in _HOMES:
         module, own = _HOMES[name]
-        if module == "joma":
-            return importlib.import_module(f"joma.{name}")
-        return getattr(importlib.import_module(module), own)
+        try:
+            if module == "joma":
+                return importlib.import_module(f"joma.{name}")
+            return getattr(importlib.import_module(module), own)
+        except (ImportError, AttributeError) as error:
+            _explain(error)
+            raise
     if name in _RENAMED:
         warnings.warn(f"joma.{name} is now joma.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
         place = __getattr__(_RENAMED[name].partition(".")[0])
         method = _RENAMED[name].partition(".")[2]
         return getattr(place, method) if method else place
     raise AttributeError(f"module 'joma' has no attribute {name!r}")
+
+
+def _explain(error: Exception) -> None:
+    """Raise one sentence where a package is missing or too old."""
+    from joma.core.errors import MissingPackageError
+    from joma.core.requirements import outdated
+
+    said = "" if isinstance(error, MissingPackageError) else outdated()
+    if said:
+        raise MissingPackageError(said) from error
 
 
 def __dir__() -> list[str]:

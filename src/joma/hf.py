@@ -10,10 +10,15 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from joma.core.errors import MissingPackageError
 from joma.instruments.monitor.alarms.messages import Message
 from joma.instruments.monitor.monitor import Monitor, MonitorSettings, StopTraining
+
+try:
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+except ImportError as error:
+    raise MissingPackageError("joma.hf needs the package transformers: pip install 'joma[hf]'.") from error
 
 _FINE, _ROUGH, _ROUNDED = 2e-3, 1e-2, 1e-4
 """Relative difference of two losses that are the same, in float32 and in 16 bits, and that of four digits."""

@@ -5,12 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Unpack
 
-import lightning
 from torch import Tensor
 from torch.optim import Optimizer
 
+from joma.core.errors import MissingPackageError
 from joma.instruments.monitor.alarms.messages import Message
 from joma.instruments.monitor.monitor import Monitor, MonitorSettings, StopTraining
+
+try:
+    import lightning
+except ImportError as error:
+    raise MissingPackageError(
+        "joma.lightning needs the package lightning: pip install 'joma[lightning]'."
+    ) from error
 
 
 class TrainingMonitor(lightning.Callback):

@@ -48,6 +48,20 @@ def test_help_and_list_import_nothing_heavy() -> None:
         assert done.returncode == 0, (command, done.stderr)
 
 
+def test_help_imports_nothing_that_takes_longer_than_help() -> None:
+    """Dataclasses, regular expressions and typing take longer to import than a Python takes to start."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "joma", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
+    own = imported[imported.index("joma") :]
+    assert "joma.cli.main" in own
+    assert not {"dataclasses", "difflib", "inspect", "pathlib", "re", "typing"} & set(own)
+
+
 def test_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list"]) == 0
     shown = capsys.readouterr().out

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
 class Command:
-    """One command; its modules are found when it is called, so that help is fast."""
+    """One command; its modules are found when it is called, so that help is fast (and no dataclass, whose
+    import takes longer than all else that help needs).
 
-    summary: str
-    words: str
-    """The light module whose ``read`` understands the words, or shows help and returns None."""
-    work: str
-    """The module whose ``do`` does what was read, and returns the exit status."""
+    Args:
+        summary: what it is for, in a line.
+        words: the light module whose ``read`` understands the words, or shows help and returns None.
+        work: the module whose ``do`` does what was read, and returns the exit status.
+    """
+
+    __slots__ = ("summary", "words", "work")
+
+    def __init__(self, summary: str, words: str, work: str) -> None:
+        self.summary, self.words, self.work = summary, words, work
 
     def __call__(self, name: str, words: list[str]) -> int:
         """Read the words and do what they say."""

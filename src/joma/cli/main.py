@@ -6,12 +6,15 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from joma.cli.commands import COMMANDS
 from joma.core.errors import InputError, JomaError, abbreviate, nearest, one_line
 from joma.core.printing import harmless_output
 from joma.core.version import __version__, commit
+
+TYPE_CHECKING = False  # as checkers read it; importing typing takes as long as all of joma's own modules here
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 _USAGE = (
     "usage: joma COMMAND [options]\n\n"
@@ -71,12 +74,21 @@ def _run(words: list[str], debug: bool) -> int:
             return _unwritten(error.strerror or "it is full")
         if debug:
             raise
+        if isinstance(error, ImportError | AttributeError) and (said := _outdated()):
+            print(f"joma: {said}", file=sys.stderr)
+            return 2
         print(
             f"joma: unexpected {type(error).__name__}: {one_line(str(error))} "
             "(a defect of joma: please report it with what --debug shows)",
             file=sys.stderr,
         )
         return 1
+
+
+def _outdated() -> str:
+    from joma.core.requirements import outdated  # which help does without
+
+    return outdated()
 
 
 def _silence_stdout() -> None:

@@ -7,11 +7,10 @@ floor: everything may import it, and it imports nothing of joma.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # as checkers read it; the command's help does without importing typing
 if TYPE_CHECKING:
     import pandas
 
@@ -27,6 +26,10 @@ class JomaError(Exception):
 
 class InputError(JomaError, ValueError):
     """An argument, a setting or a file that cannot be used as it is."""
+
+
+class MissingPackageError(InputError, ImportError):
+    """A package that is not installed, or too old; the message says what to type."""
 
 
 class RunDirectoryError(JomaError):
@@ -104,6 +107,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     Falls back to the list of what is known when nothing is near.
     """
     names = sorted(known)
+    import difflib  # only where a name is unknown
+
     close = difflib.get_close_matches(name[:_LONGEST_NAME], names, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]!r}?"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from typing import IO, Any
+
+TYPE_CHECKING = False  # as checkers read it; importing typing takes longer than what a terminal is sent
+if TYPE_CHECKING:
+    from typing import IO, Any
 
 _LAYOUT = "\n\t"
 _OBEYED = {"Cc", "Cf", "Cs", "Zl", "Zp"}

@@ -6,6 +6,7 @@ packed documents. The scores of a few rows at a time never leave the nearest cac
 
 from __future__ import annotations
 
+import logging
 import math
 from functools import lru_cache
 from types import ModuleType
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from joma.measures.attention.scores import BITS, Moments, Scores, WantedMoments, moments_of_sums
 
+_LOG = logging.getLogger("joma")
 FEWEST = 1 << 19
 """Scores that are worth the import of a compiler; less takes flash attention a few milliseconds."""
 
@@ -78,7 +80,13 @@ def _kernel() -> ModuleType | None:
         from joma.measures.attention import compiled_kernel
 
         return compiled_kernel if _agrees(compiled_kernel) else None
-    except Exception:  # no numba, no folder to keep what it compiled, a processor it does not know
+    except ImportError:
+        _LOG.warning(
+            "numba is not installed: the attention entropies of long texts are computed by PyTorch, "
+            "more slowly; pip install numba."
+        )
+        return None
+    except Exception:  # no folder to keep what it compiled, a processor it does not know
         return None
 
 
