@@ -129,7 +129,7 @@ def _rotate(query: Tensor, position: tuple[Tensor, Tensor] | None) -> Tensor:
     return torch.cat([turned * cos + torch.cat([-second, first], -1) * sin, rest], -1)
 
 
-def _masks(mask: Tensor | None, queries: int, keys: int) -> dict[str, Tensor]:
+def _masks(mask: Tensor | None, queries: int, keys: int) -> dict[str, Any]:
     """Padding as the layer was given it: (batch, keys) under flash attention, else four dimensions."""
     if mask is None:
         return {}

@@ -31,11 +31,11 @@ def run(settings: DecoderBranchSettings, progress: Progress) -> dict[str, pd.Dat
     )
     progress.note_device("cpu", "float32")
     chosen = read_interventions(_ways(settings, text), settings.at)
-    return measure_branches(settings, DecoderTraining(settings, text), step, chosen, progress)
+    return measure_branches(settings, DecoderMaker(settings, text), step, chosen, progress)
 
 
 @dataclass(frozen=True)
-class DecoderTraining:
+class DecoderMaker:
     """``make`` of ``joma.branch`` for one of joma's own decoders; the windows follow from PyTorch's seed."""
 
     settings: DecoderBranchSettings

@@ -93,7 +93,8 @@ def sparsity(
         >>> found.tables["tokens"]["rise"].max() <= 0.05
         np.True_
     """
-    if isinstance(epsilon, str) or not 0 < epsilon < float("inf"):
+    given: object = epsilon
+    if not isinstance(given, float | int) or not 0 < given < float("inf"):
         raise InputError(f"epsilon = {epsilon!r} in sparsity; no set keeps it: give a positive number.")
     loaded = load_model(
         model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype,

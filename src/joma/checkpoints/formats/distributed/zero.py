@@ -121,7 +121,7 @@ class _PiecesShard(Shard):
     def __init__(self, path: Path) -> None:
         self.path = path
         self._pieces: dict[str, _Pieces] = {}
-        self.entries: dict[str, TensorEntry] = {}  # type: ignore[assignment]
+        self.entries: dict[str, TensorEntry] = {}
 
     def _add(self, name: str, shape: tuple[int, ...], pieces: _Pieces, file: Path) -> None:
         """A tensor whose entries are those of the pieces, one after the other; the rest is padding."""

@@ -62,7 +62,7 @@ class HeldOutWindows:
         with evaluation(model), attention_calls(model) as calls:
             model.hidden_states(self.inputs)
         query, key = calls[-1]["query"], calls[-1]["key"]
-        logits = query @ key.mT * query.shape[-1] ** -0.5
+        logits: Tensor = query @ key.mT * query.shape[-1] ** -0.5
         return logits.masked_fill(torch.ones_like(logits[0, 0], dtype=torch.bool).triu(1), -torch.inf)
 
     @torch.no_grad()

@@ -192,18 +192,14 @@ class TrainedDecoder:
             return []
         if name in (HELD, FORWARD, FORBIDDEN, ORDER):
             than = end - _end(self.twin, self.last)
-            return [
+            back = float(end["entropy"] - high) / self.rise
+            losses: Rows = [
                 {"table": "losses", "branch": name, "text": text, "tokens": tokens, "value": float(value)}
                 for metric, value in than.items()
                 for text, _, tokens in [str(metric).partition(", ")]
                 if not text.startswith("entropy") and (name, text) != (ORDER, "training")  # other batches
-            ] + [
-                {
-                    "table": "mechanisms",
-                    "metric": f"entropy, {name}",
-                    "value": float(end["entropy"] - high) / self.rise,
-                }
             ]
+            return [*losses, {"table": "mechanisms", "metric": f"entropy, {name}", "value": back}]
         set_name, _, time = name.partition("; ")
         all_else = set_name.startswith(ALL_ELSE.format(""))
         share = (end["entropy"] - low if all_else else high - end["entropy"]) / self.rise

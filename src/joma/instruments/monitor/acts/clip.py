@@ -106,9 +106,9 @@ class Clip:
 def scale_head(one: QueryKey, head: int, factor: float) -> None:
     """Multiply all logits of a head by a factor, in its weights; no other head's change."""
     shared = one.key_heads != one.place.heads
-    by_part = ((one.query, one.place.heads, factor if shared else math.sqrt(factor)),)
+    by_part = [(one.query, one.place.heads, factor if shared else math.sqrt(factor))]
     if not shared:
-        by_part = (*by_part, (one.key, one.key_heads, math.sqrt(factor)))
+        by_part.append((one.key, one.key_heads, math.sqrt(factor)))
     with torch.no_grad():
         for rows, heads, scale in by_part:
             for tensor in _of_head(rows, heads, head):

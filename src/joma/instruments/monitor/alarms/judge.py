@@ -163,7 +163,7 @@ class Judge:
         judge.growth.restore(state["growth"])
         judge.outside = Outside(**state["outside"])
         for own, other in ((judge.change, self.change), (judge.growth, self.growth)):
-            own.level, own.level_sure = other.level, other.level_sure  # type: ignore[attr-defined]
+            own.level, own.level_sure = other.level, other.level_sure
         judge.growth.kind = self.growth.kind
         judge._since = {str(key): int(step) for key, step in state["since"].items()}
         if json.dumps(judge.as_state()) != json.dumps(state):

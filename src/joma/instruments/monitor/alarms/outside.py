@@ -39,7 +39,7 @@ class Outside:
                     continue
                 key = f"{number} {name}"
                 known = self.settings.get(key, [])
-                if len(known) == 2 and _is_jump(*known, float(value)):
+                if len(known) == 2 and _is_jump(known[0], known[1], float(value)):
                     where = f" of group {number}" if len(groups) > 1 and name not in told else ""
                     told.setdefault(name, f"the {words}{where} went from {known[1]:g} to {value:g}")
                 self.settings[key] = [*known[-1:], float(value)]

@@ -32,7 +32,7 @@ class _Reading:
     arrival: torch.cuda.Event | None = None
 
     def is_here(self) -> bool:
-        return self.arrival is None or self.arrival.query()
+        return self.arrival is None or bool(self.arrival.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
         if self.arrival is not None:
@@ -106,7 +106,7 @@ class Gauge:
             return
         host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         host.copy_(values, non_blocking=True)
-        arrival = torch.cuda.Event()
+        arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
         arrival.record()
         self._flying.append(_Reading(step, host, arrival))
 

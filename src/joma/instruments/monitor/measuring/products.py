@@ -46,8 +46,9 @@ class Rows:
         return self._split(weight.unsqueeze(-2) if weight.ndim == 1 else weight, number)
 
     def _split(self, weight: Tensor, number: int) -> Tensor:
-        grouped = weight.unflatten(0, (self.piece.groups, -1))[:, self.piece.first : self.piece.last]
-        return grouped.unflatten(1, (number // self.piece.groups, -1))
+        groups = weight.view(self.piece.groups, -1, *weight.shape[1:])
+        own = groups[:, self.piece.first : self.piece.last]
+        return own.view(len(own), number // self.piece.groups, -1, *own.shape[2:])
 
     def bias(self, number: int) -> Tensor | None:
         """Likewise of its bias, with one input; None where it has none."""
