@@ -50,7 +50,7 @@ def shifted(handler: BaseHTTPRequestHandler, what: str, revision: str) -> bool:
 
 def test_other_bytes_than_were_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attacks.honest(tmp_path / "lab" / "tiny", (1, 2, 3))
-    monkeypatch.setattr("joma.checkpoints.series.sources.ranged._FIRST", 300)  # else one request brings all
+    monkeypatch.setattr("joma.checkpoints.series.sources.ranged.FIRST", 300)  # else one request brings all
     with serve(tmp_path) as hub:
         assert lying(hub, None) == ""
         assert lying(hub, shifted) == ""
