@@ -52,6 +52,7 @@ docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/experiments.py
 	$(BIN)/python docs/findings.py
 	$(BIN)/python docs/claims.py
+	$(BIN)/python docs/bounce.py
 	$(BIN)/mkdocs build --strict
 
 # Wheel and sdist: contents, metadata, description; the wheel alone in an environment of its own, and what it runs.
