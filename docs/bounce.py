@@ -73,8 +73,8 @@ def _sets(tables: Mapping[str, pd.DataFrame]) -> Iterable[str]:
     yield "\n## Which parameters carry it\n"
     yield "Shares of the rise, mean and 95 % interval over seeds. Necessary is what takes the rise away: with"
     yield "the set put back at the end to what it was at the dip, and with it frozen from the dip on."
-    yield "Sufficient is what brings it: the set of the end in the decoder of the dip, and all else frozen from"
-    yield "the dip on.\n"
+    yield "Sufficient is what brings it: the set of the end in the decoder of the dip, and all else frozen"
+    yield "from the dip on.\n"
     yield f"| set | {' | '.join(ways)} |\n|---|{'---|' * len(ways)}"
     shares = rows(tables["sets"], time="dip")
     for name, part in shares.groupby("set", sort=False):
