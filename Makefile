@@ -57,6 +57,7 @@ docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/findings.py
 	$(BIN)/python docs/claims.py
 	$(BIN)/python docs/gallery.py
+	$(BIN)/python docs/bounce.py
 	$(BIN)/mkdocs build --strict
 
 # The notebooks of the site, run afresh: each within two minutes on two cores.

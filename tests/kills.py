@@ -1,8 +1,8 @@
 """SIGKILL at random moments of the commands, then the same command: its tables are those of a quiet run.
 
-``python tests/kills.py [KILLS] [SEED]`` goes through run, probe, probe --weights, neurons, track and report
-in turn. Each is killed up to five times in one directory and then left to finish; the tables, the claims and
-the list of files must be those of a run that nobody disturbed.
+``python tests/kills.py [KILLS] [SEED]`` goes through run, probe, probe --weights, neurons, track, branch and
+report in turn. Each is killed up to five times in one directory and then left to finish; the tables, the
+claims and the list of files must be those of a run that nobody disturbed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import joma.cli.jobs
 import joma.cli.reports
 import joma.cli.tracking
 import joma.experiments.joma_paper.fig6.run
+import joma.instruments.branch.run
 import joma.instruments.neurons.run
 import joma.instruments.probe.run
 import joma.instruments.track.run  # noqa: F401
@@ -40,6 +41,10 @@ FIG6 = (
     "--corpus my.txt --layers 1 --steps 40 --measure-every 5 --width 8 --hidden 8 --windows 4 --seeds 2 "
     "--vocabulary-size 50"
 )
+BRANCH = (
+    "--corpus my.txt --tokenizer words --vocabulary-size 50 --at 4 --steps 6 --seeds 2 --width 8 --batch 2 "
+    "--length 8 --interventions 'frozen: freeze queries-keys, held: hold-entropy'"
+)
 COMMANDS = {
     "run": f"run fig6 {FIG6} --out OUT",
     "run-fig9": "run fig9 --out OUT",
@@ -47,6 +52,7 @@ COMMANDS = {
     "weights": "probe model --weights --out OUT",
     "neurons": "neurons model --text my.txt --tokens 2048 --length 32 --out OUT",
     "track": "track series --out OUT",
+    "branch": f"branch {BRANCH} --out OUT",
     "report": "report run --out OUT/page.html",
 }
 """Words of each command; OUT is its directory."""

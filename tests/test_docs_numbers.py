@@ -27,6 +27,7 @@ class Pages(NamedTuple):
     stored: ModuleType
     findings: ModuleType
     claims: ModuleType
+    bounce: ModuleType
     errata: ModuleType
 
 
@@ -61,6 +62,11 @@ def test_a_finding_shows_ten_lines_and_folds_the_rest(pages: Pages) -> None:
 
 def test_the_list_of_claims_is_current(pages: Pages) -> None:
     assert (DOCS / "claims.md").read_text("utf-8") == pages.claims.page(), "run: python docs/claims.py"
+
+
+def test_the_page_on_the_bounce_is_that_of_its_run(pages: Pages) -> None:
+    page = (DOCS / "what-makes-the-bounce.md").read_text("utf-8")
+    assert page == pages.bounce.page(), "run: python docs/bounce.py"
 
 
 def test_a_number_that_changes_is_noticed(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
