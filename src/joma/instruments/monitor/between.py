@@ -87,13 +87,11 @@ class Between:
         told: list[Message] = []
         for step, values in self.gauge.take(wait=wait):
             self._kept.append((step, values))
-            self._guard.attempt(
-                "queries and keys",
-                lambda step=step, values=values: told.extend(  # type: ignore[misc]
-                    judge.norms(step, self.gauge.places, values)
-                ),
-            )
+            self._guard.attempt("queries and keys", partial(self._tell, judge, step, values, told))
         return told
+
+    def _tell(self, judge: Judge, step: int, values: NDArray[np.float64], told: list[Message]) -> None:
+        told += judge.norms(step, self.gauge.places, values)
 
 
 def judge_look(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ Restore = Callable[[int], object] | str | Path
 """A function of the last quiet step, or a folder of checkpoints whose names tell their steps."""
 
 
-def check_restore(restore: Restore | None, *, wanted: bool) -> None:
+def check_restore(restore: Any, *, wanted: bool) -> None:
     """Raises InputError where an act needs checkpoints and there are none to be had."""
     if wanted and restore is None:
         raise InputError(

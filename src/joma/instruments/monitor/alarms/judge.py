@@ -162,8 +162,8 @@ class Judge:
         judge.loss.restore(state["loss"])
         judge.growth.restore(state["growth"])
         judge.outside = Outside(**state["outside"])
-        for own, other in ((judge.change, self.change), (judge.growth, self.growth)):
-            own.level, own.level_sure = other.level, other.level_sure
+        judge.change.level, judge.change.level_sure = self.change.level, self.change.level_sure
+        judge.growth.level, judge.growth.level_sure = self.growth.level, self.growth.level_sure
         judge.growth.kind = self.growth.kind
         judge._since = {str(key): int(step) for key, step in state["since"].items()}
         if json.dumps(judge.as_state()) != json.dumps(state):

@@ -43,12 +43,13 @@ class Rows:
         """A view of shape (groups, heads of a group, width, inputs)."""
         weight = self.parameter().detach()
         weight = weight.mT if self.piece.transposed else weight
-        return self._split(weight.unsqueeze(-2) if weight.ndim == 1 else weight, number)
+        return self._split(weight, number)
 
     def _split(self, weight: Tensor, number: int) -> Tensor:
-        groups = weight.view(self.piece.groups, -1, *weight.shape[1:])
-        own = groups[:, self.piece.first : self.piece.last]
-        return own.view(len(own), number // self.piece.groups, -1, *own.shape[2:])
+        # Views throughout: to split an axis never copies.
+        groups, inputs = self.piece.groups, weight.shape[1]
+        grouped = weight.view(groups, -1, inputs)[:, self.piece.first : self.piece.last]
+        return grouped.view(groups, number // groups, -1, inputs)
 
     def bias(self, number: int) -> Tensor | None:
         """Likewise of its bias, with one input; None where it has none."""
