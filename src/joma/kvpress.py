@@ -132,7 +132,7 @@ def _rotate(query: Tensor, position: tuple[Tensor, Tensor] | None) -> Tensor:
 
 
 def _masks(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | None, Tensor | None]:
-    """Mask and counted queries: padding as the layer was given it: (batch, keys) under flash attention, else four dimensions."""
+    """Mask and counted queries, from (batch, keys) as flash attention takes it, or four dimensions."""
     if mask is None:
         return None, None
     if mask.dim() == 2:
