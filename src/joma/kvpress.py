@@ -104,6 +104,7 @@ def measure_received(
             f"joma.kvpress: {type(module).__name__} has no queries that KVPress knows; take a model that "
             "KVPress supports."
         ) from problem
+    mask, counted = _masks(kwargs.get("attention_mask"), query.shape[2], keys.shape[2])
     output = getattr(getattr(module, "o_proj", None), "weight", None)
     return received_attention(
         _rotate(query, kwargs.get("position_embeddings")),
@@ -115,7 +116,8 @@ def measure_received(
         window=getattr(module, "sliding_window", None),
         sinks=getattr(module, "sinks", None),
         output_weight=None if values is None else output,
-        **_masks(kwargs.get("attention_mask"), query.shape[2], keys.shape[2]),
+        mask=mask,
+        counted=counted,
     )
 
 
@@ -129,11 +131,11 @@ def _rotate(query: Tensor, position: tuple[Tensor, Tensor] | None) -> Tensor:
     return torch.cat([turned * cos + torch.cat([-second, first], -1) * sin, rest], -1)
 
 
-def _masks(mask: Tensor | None, queries: int, keys: int) -> dict[str, Any]:
-    """Padding as the layer was given it: (batch, keys) under flash attention, else four dimensions."""
+def _masks(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | None, Tensor | None]:
+    """Mask and counted queries, from (batch, keys) as flash attention takes it, or four dimensions."""
     if mask is None:
-        return {}
+        return None, None
     if mask.dim() == 2:
         seen = mask[:, -keys:].bool()
-        return {"mask": seen[:, None, None], "counted": seen[:, -queries:]}
-    return {"mask": mask[..., :keys]}
+        return seen[:, None, None], seen[:, -queries:]
+    return mask[..., :keys], None
