@@ -173,7 +173,7 @@ class PickledShard(Shard):
         except HostileError as error:
             raise InputError(
                 f"{path} would run code when it is unpickled ({error}) and was refused unread; ask its "
-                "author for safetensors, or for a file of tensors alone."
+                "author for safetensors, or for a file that holds only tensors."
             ) from error
         except Exception as error:  # whatever the program of a malformed pickle comes to
             raise _damage_error(path, _first_sentence(error)) from error
@@ -208,7 +208,7 @@ class PickledShard(Shard):
             if record.filename.endswith("data.pkl") and record.file_size > _LONGEST_PICKLE:
                 raise InputError(
                     f"{self.path}: its data.pkl has {record.file_size:,} bytes, more than "
-                    f"{_LONGEST_PICKLE:,}; save the state_dict alone."
+                    f"{_LONGEST_PICKLE:,}; save only the state_dict."
                 )
 
     def read(self, name: str, room: Room | None = None) -> Tensor:

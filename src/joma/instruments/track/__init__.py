@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from joma.core.errors import InputError
+from joma.core.files import is_there, user_path
 from joma.instruments.base import Instrument
 from joma.runs.job import setting
 
@@ -40,7 +40,7 @@ class TrackSettings(Instrument):
     revisions: tuple[str, ...] = setting(
         ("all",), "all, names (step1000,step2000), every:10 or log:20 (closer at first)"
     )
-    weights: bool = setting(False, "weights alone, whatever the text")
+    weights: bool = setting(False, "measure weights only, whatever the text")
     sections: tuple[str, ...] = setting(
         ("attention",), "of a probe, with --text: attention,coherence,joint_dynamics,salience"
     )
@@ -66,10 +66,16 @@ class TrackSettings(Instrument):
         return self.reading.reads and not self.weights
 
     def heading(self) -> str:
-        """Which series, and on which text."""
-        name = Path(self.reading.model).name or self.reading.model
+        """Which series, and on which text; a folder's own name tells nothing of what lies in it."""
         text = f" on {self.reading.source()}" if self.reads_text else ""
-        return f"{name} along its training{text}"
+        return f"{self._named_series()} along {'its' if self._is_distant() else 'a'} training{text}"
+
+    def _named_series(self) -> str:
+        return self.reading.model if self._is_distant() else f"checkpoints in {self.reading.model}"
+
+    def _is_distant(self) -> bool:
+        """Whether the series is a model of the hub."""
+        return not (self.further or is_there(user_path(self.reading.model)))
 
     def main_table(self) -> str:
         """Every measurement."""
@@ -86,7 +92,7 @@ class TrackSettings(Instrument):
     def _ranges_apart(self, values: pandas.DataFrame) -> str:
         """Why nothing of two series was laid side by side."""
         ranges = []
-        for series, name in (("A", self.heading().partition(" along")[0]), ("B", self.against)):
+        for series, name in (("A", self._named_series()), ("B", self.against)):
             own = values[(values["series"] == series) & values["value"].notna()][self.align].dropna()
             span = (
                 f"has {self.align} {own.min():g} to {own.max():g}" if len(own) else f"tells no {self.align}"
@@ -102,8 +108,8 @@ class TrackSettings(Instrument):
         """Raises InputError where no series is named."""
         if not self.reading.model:
             raise InputError(
-                "joma track: name a series first: a folder of checkpoints, folders and files, or a model's "
+                "track: name a series first: a folder of checkpoints, folders and files, or a model's "
                 "name on the hub."
             )
         if self.align == "loss" and not self.reads_text:
-            raise InputError("joma track: --align loss needs a --text on which the loss is measured.")
+            raise InputError("track: --align loss needs a --text on which the loss is measured.")
