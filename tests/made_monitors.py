@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from joma.instruments.monitor.alarms.judge import Judge
+from joma.instruments.monitor.alarms.messages import Message
 from joma.instruments.monitor.folder import Folder
 from joma.instruments.monitor.measuring.rows import frame
 
@@ -76,19 +77,25 @@ def looks_of(course: Course) -> list[pd.DataFrame]:
     return tables
 
 
-def write(course: Course, path: Path, *, planned: int | None = None) -> Path:
-    """The folder of a monitor that saw this course."""
-    judge = Judge(looks=planned or max(course.looks, 2000), alpha=0.05)
-    folder = Folder.open(path, {"model": "Made", "statistics": [], "every": EVERY})
-    messages = []
+def judge(course: Course, planned: int | None = None) -> tuple[pd.DataFrame, list[Message], Judge]:
+    """What a monitor would have kept of this course: its table, its messages, and its detectors."""
+    own = Judge(looks=planned or max(course.looks, 2000), alpha=0.05)
+    messages: list[Message] = []
     tables = looks_of(course)
     for table in tables:
         raw = table["metric"] == "loss"
-        messages += judge.losses(table)
-        messages += judge.look(table[~raw].reset_index(drop=True), course.rate)
-    folder.add(pd.concat(tables, ignore_index=True))
+        messages += own.losses(table)
+        messages += own.look(table[~raw].reset_index(drop=True), course.rate)
+    return pd.concat(tables, ignore_index=True), messages, own
+
+
+def write(course: Course, path: Path, *, planned: int | None = None) -> Path:
+    """The folder of a monitor that saw this course."""
+    table, messages, own = judge(course, planned)
+    folder = Folder.open(path, {"model": "Made", "statistics": [], "every": EVERY})
+    folder.add(table)
     folder.tell(messages)
-    folder.keep_state({"step": len(course.loss), **judge.as_state()})
+    folder.keep_state({"step": len(course.loss), **own.as_state()})
     folder.merge()
     folder.release()
     return path

@@ -102,7 +102,7 @@ def test_a_missing_shard_and_a_lying_index(tmp_path: Path) -> None:
         open_checkpoint(tmp_path)
     for content in ("{", "[]", '{"weight_map": 3}'):
         index.write_text(content)
-        with pytest.raises(InputError, match="is no index of shards"):
+        with pytest.raises(InputError, match="is not an index of shards"):
             open_checkpoint(tmp_path)
 
 

@@ -53,7 +53,7 @@ def test_names_in_settings_are_names(run: Path, name: object) -> None:
     secret = run.parent.parent / "secret.parquet"
     secret.write_text("secret")
     rewrite(run, tables=["counts", name])
-    with pytest.raises(RunDirectoryError, match=r"is no name of letters|does not describe a run"):
+    with pytest.raises(RunDirectoryError, match=r"is not a name of letters|does not describe a run"):
         read_run(run)
     with pytest.raises(RunDirectoryError):
         run_experiment(toy.Toy(), run, overwrite=True)

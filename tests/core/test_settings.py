@@ -75,8 +75,8 @@ def test_words_as_people_type_them(words: list[str], values: dict[str, Value]) -
     [
         (["--rate"], "expected one argument"),
         (["--rate", "--flag"], "expected one argument"),
-        (["--sizes", "²"], "--sizes ² is no list of numbers"),
-        (["--sizes", "9" * 5000], r"--sizes 9{40}\.\.\.9{10} is no list of numbers"),
+        (["--sizes", "²"], "--sizes ² is not a list of numbers"),
+        (["--sizes", "9" * 5000], r"--sizes 9{40}\.\.\.9{10} is not a list of numbers"),
         (["--length", "1.5"], "--length 1.5 is not of the type int or none"),
         (["--flag=perhaps"], "--flag perhaps is not of the type bool"),
         (["a", "stray"], "unknown argument 'stray'; see: joma outer --help"),

@@ -92,7 +92,7 @@ ROWS = np.array([[0.5, 0.5], [0.5, 0.5]])
     [
         (lambda: NextTokenData(np.array([[0.5, 0.4]]), np.array([0])), "row 0 of conditional sums to 0.9"),
         (lambda: NextTokenData(np.array([[1.5, -0.5]]), np.array([0])), r"conditional\[0, 1\] = -0.5"),
-        (lambda: NextTokenData(np.array([[np.nan, 1.0]]), np.array([0])), "is no probability"),
+        (lambda: NextTokenData(np.array([[np.nan, 1.0]]), np.array([0])), "is not a probability"),
         (lambda: NextTokenData(np.ones(2) / 2, np.array([0])), "one row of probabilities"),
         (lambda: NextTokenData(ROWS, np.array([0])), "one whole number for each of the 2"),
         (lambda: NextTokenData(ROWS, np.array([0.0, 1.0])), "whole number"),

@@ -138,7 +138,9 @@ def test_figures_are_small_and_links_are_not_followed(tmp_path: Path) -> None:
         ("cut.png", (tmp_path / "loud.png").read_bytes()[:5000]),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(RunDirectoryError, match=rf"{name} is damaged \(it is no picture that joma draws"):
+        with pytest.raises(
+            RunDirectoryError, match=rf"{name} is damaged \(it is not a picture that joma draws"
+        ):
             embed(tmp_path / name)
     with open(tmp_path / "sparse.png", "wb") as opened:
         opened.truncate(3 << 30)

@@ -100,7 +100,7 @@ def test_words_for_a_grid_of_python() -> None:
     words = as_words({"sizes": [1, 2], "seed": range(1, 4), "word": ["a,b", "c"]})
     assert words == ("sizes=1,2", "seed=1,2,3", 'word="a,b",c')
     assert axes_of(words, Counting)["word"] == ["a,b", "c"]
-    with pytest.raises(InputError, match=r"grid\['seed'\] = 3 is no list of values"):
+    with pytest.raises(InputError, match=r"grid\['seed'\] = 3 is not a list of values"):
         as_words({"seed": 3})  # type: ignore[dict-item]
 
 

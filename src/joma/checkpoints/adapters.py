@@ -167,7 +167,7 @@ def open_adapted(folder: Path, which: Adapter) -> AdaptedCheckpoint:
     base = base_of(folder)
     if base is None:
         raise InputError(
-            f"{folder} holds an adapter alone, and its base model {named!r} is not here; download that (hf "
+            f"{folder} holds only an adapter, and its base model {named!r} is not here; download that (hf "
             "download "
             f"{named or 'NAME'}), and put its folder into {SETTINGS} as base_model_name_or_path."
         )

@@ -186,7 +186,7 @@ def _shards_of_index(index: Path) -> list[Shard]:
         if not isinstance(named, dict):
             raise ValueError("it has no weight_map")
     except ValueError as error:
-        raise InputError(f"{index} is no index of shards ({error}); download it again.") from error
+        raise InputError(f"{index} is not an index of shards ({error}); download it again.") from error
     weight_map = {str(name): str(file) for name, file in named.items()}
     shards = []
     for name in sorted(set(weight_map.values())):

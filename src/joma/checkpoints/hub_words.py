@@ -51,7 +51,7 @@ def in_words(name: str, revision: str | None) -> Iterator[None]:
     except Exception as error:  # of the hub's transport, whose classes change with its version
         version = f" --revision {revision}" if revision else ""
         raise BrokenOffError(
-            f"{name!r} is no path here, and the hub cannot be reached for it ({first_line(error)}); where "
+            f"{name!r} is not a path here, and the hub cannot be reached for it ({first_line(error)}); where "
             f"there is a network, download it (hf download {name}{version} --local-dir FOLDER), and give "
             "the folder."
         ) from error

@@ -47,7 +47,8 @@ def _run(words: list[str], debug: bool) -> int:
     except JomaError as error:
         if debug:
             raise
-        print(f"joma: {one_line(str(error))}", file=sys.stderr)
+        # A message that begins with its command says joma once.
+        print(f"joma: {one_line(str(error)).removeprefix('joma ')}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
         if debug:

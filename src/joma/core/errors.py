@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 
 _LONGEST_NAME = 100
+_ALIKE = 0.6
+"""Share of letters that two names have in common, in order, from which on one may be meant by the other."""
 
 
 class JomaError(Exception):
@@ -107,12 +109,36 @@ def nearest(name: str, known: Iterable[str]) -> str:
     Falls back to the list of what is known when nothing is near.
     """
     names = sorted(known)
+    close = closest(name, names)
+    return f"did you mean {close!r}?" if close else "known are: " + ", ".join(names)
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """The known name that was probably meant, or nothing where none is near.
+
+    First the one whose words begin with these letters (``lr``: ``learning_rate``), then the one that holds
+    the name as a word of its own, then the one that is spelt most alike. Dashes before a name do not count.
+    """
+    plain = {_letters(one): one for one in sorted(known, reverse=True)}
+    own = _letters(name[:_LONGEST_NAME])
+    if not own:
+        return ""
+    parts = {one: one.split("_") for one in plain}
+    initials = [
+        one for one in plain if len(parts[one]) > 1 and "".join(part[:1] for part in parts[one]) == own
+    ]
+    words = [one for one in plain if own in parts[one]]
+    for found in (initials, words):
+        if len(found) == 1:
+            return plain[found[0]]
     import difflib  # only where a name is unknown
 
-    close = difflib.get_close_matches(name[:_LONGEST_NAME], names, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return "known are: " + ", ".join(names)
+    close = difflib.get_close_matches(own, plain, n=1, cutoff=_ALIKE)
+    return plain[close[0]] if close else ""
+
+
+def _letters(name: str) -> str:
+    return name.lstrip("-").replace("-", "_").lower()
 
 
 def one_line(text: str) -> str:

@@ -289,8 +289,8 @@ def _distributions(rows: ArrayLike, name: str) -> Floats:
     if not np.isfinite(array).all() or (array < 0).any():
         row, column = np.argwhere(~np.isfinite(array) | (array < 0))[0]
         raise InputError(
-            f"NextTokenData: {name}[{row}, {column}] = {array[row, column]} is no probability; give finite "
-            "numbers of at least 0."
+            f"NextTokenData: {name}[{row}, {column}] = {array[row, column]} is not a probability; "
+            "give finite numbers of at least 0."
         )
     sums = array.sum(axis=1)
     wrong = np.flatnonzero(np.abs(sums - 1) > 1e-9)

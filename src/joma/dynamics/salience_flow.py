@@ -207,7 +207,7 @@ def script_dynamics(
     where = "script_dynamics"
     if not (isinstance(dtype, type) and issubclass(dtype, np.floating)):
         raise InputError(
-            f"{where}: dtype = {dtype!r} is no floating type; give numpy.float32 or numpy.float64."
+            f"{where}: dtype = {dtype!r} is not a floating type; give numpy.float32 or numpy.float64."
         )
     whole(where, "steps", steps)
     w0, learning_rate = number(where, "w0", w0), positive(where, "learning_rate", learning_rate)

@@ -16,6 +16,9 @@ GROUPS = ("joma_paper", "scan_snap", "beyond")
 """The packages below ``joma.experiments`` whose folders are experiments."""
 
 
+_OWNERS_NAMED = 3
+
+
 class Overview(TypedDict):
     """What one sees of an experiment before running it."""
 
@@ -70,6 +73,15 @@ def find(name: str) -> type[Experiment]:
         if isinstance(value, type) and issubclass(value, Experiment) and value.__module__ == module.__name__
     )
     return experiment
+
+
+def tell_owners(setting: str) -> str:
+    """Which experiments have a setting of this name, as a clause; empty where none has."""
+    owners = [name for name in names() if setting in find(name).fields()]
+    if not owners:
+        return ""
+    more = f" and {len(owners) - _OWNERS_NAMED} more" if len(owners) > _OWNERS_NAMED else ""
+    return f"it is a setting of {', '.join(owners[:_OWNERS_NAMED])}{more}"
 
 
 def _modules() -> dict[str, str]:

@@ -51,4 +51,4 @@ def _opaque(path: Path) -> Image.Image:
                 raise ValueError(f"it has {opened.width} times {opened.height} pixels")
             return opened.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise damage_error(path, f"it is no picture that joma draws: {first_line(error)}") from error
+        raise damage_error(path, f"it is not a picture that joma draws: {first_line(error)}") from error

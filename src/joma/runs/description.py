@@ -109,7 +109,7 @@ def read_description(directory: Path) -> Description | None:
     for name in [*content.get("tables", []), content["experiment"]]:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise RunDirectoryError(
-                f"{path} names {abbreviate(name)}, which is no name of letters, digits, _ and -; joma did "
+                f"{path} names {abbreviate(name)}, which is not a name of letters, digits, _ and -; joma did "
                 f"not "
                 "write it."
             )

@@ -75,7 +75,7 @@ class SweepSettings(Job):
             InputError: there is no such experiment.
         """
         if not self.experiment:
-            raise InputError("joma sweep: name the experiment first, then its settings (see: joma list).")
+            raise InputError("sweep: name the experiment first, then its settings (see: joma list).")
         return catalog.find(self.experiment)
 
     def base(self) -> Experiment:

@@ -94,7 +94,9 @@ def as_words(grid: Mapping[str, Sequence[Value]]) -> tuple[str, ...]:
     found = []
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence):
-            raise InputError(f"sweep: grid[{name!r}] = {abbreviate(values)} is no list of values; give one.")
+            raise InputError(
+                f"sweep: grid[{name!r}] = {abbreviate(values)} is not a list of values; give one."
+            )
         if len(values) > MOST_CELLS:
             raise InputError(f"sweep: grid[{name!r}] has {len(values):,} values, more than {MOST_CELLS:,}.")
         found.append(f"{name}={as_text(tuple(map(as_text, values)))}")

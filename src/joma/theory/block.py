@@ -95,7 +95,7 @@ class Embeddings:
         query = np.zeros(tokens + 1)
         if query_token is not None and query_token >= tokens:
             raise InputError(
-                f"Embeddings.orthonormal: query_token = {query_token} is no contextual token; give 0 to "
+                f"Embeddings.orthonormal: query_token = {query_token} is not a contextual token; give 0 to "
                 f"{tokens - 1}, or None."
             )
         if residual:

@@ -53,7 +53,7 @@ class SmoothGate:
 
     def __post_init__(self) -> None:
         if not callable(self.psi):
-            raise InputError(f"SmoothGate: psi = {self.psi!r} is no function; give the derivative phi'.")
+            raise InputError(f"SmoothGate: psi = {self.psi!r} is not a function; give the derivative phi'.")
 
     def __call__(self, x: ArrayLike) -> Array:
         """psi(x)."""

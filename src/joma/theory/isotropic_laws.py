@@ -281,7 +281,7 @@ class RadialLaw(IsotropicLaw):
         dimension = whole("RadialLaw", "dimension", dimension)
         if not callable(radial_density):
             raise InputError(
-                f"RadialLaw: radial_density = {radial_density!r} is no function; give p0 of the radius."
+                f"RadialLaw: radial_density = {radial_density!r} is not a function; give p0 of the radius."
             )
         if support != np.inf and not number("RadialLaw", "support", support) > 0:
             raise InputError(f"RadialLaw: support = {support!r} must be positive.")

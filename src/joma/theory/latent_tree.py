@@ -155,7 +155,8 @@ def cooccurrence_expansion(noise: ArrayLike, *, depth: ArrayLike, ancestor_heigh
     O(eps) unless L = 2 H, where P = 1/2 for every eps. Arguments broadcast.
 
     Raises:
-        InputError: a noise outside [0, 1], or so large that the expansion is no probability; H not in 1..L-1.
+        InputError: a noise outside [0, 1], or so large that the expansion is not a probability; H not in
+            1..L-1.
     """
     where = "cooccurrence_expansion"
     eps = numbers(where, "noise", noise)
@@ -168,7 +169,7 @@ def cooccurrence_expansion(noise: ArrayLike, *, depth: ArrayLike, ancestor_heigh
     result: Array = 1 - height / levels + eps * height * (2 * height - levels) / (2 * levels)
     if np.any((result < 0) | (result > 1)):
         raise InputError(
-            f"{where}: at eps = {noise!r:.80} the expansion is no probability; give a smaller one."
+            f"{where}: at eps = {noise!r:.80} the expansion is not a probability; give a smaller one."
         )
     return result
 

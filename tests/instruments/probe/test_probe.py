@@ -179,7 +179,7 @@ def test_a_killed_probe_continues_with_what_it_has(
     ("words", "message"),
     [
         (["--text", "{ids}", "--layers", "7"], "7"),
-        (["--text", "{ids}", "--layers", "a"], "no list of numbers"),
+        (["--text", "{ids}", "--layers", "a"], "not a list of numbers"),
         (["--text", "{ids}", "--heads", "9"], "no head 9"),
         (["--text", "{ids}", "--statistics", "entropie"], "did you mean 'entropy'"),
         (["--text", "{ids}", "--length", "100000"], "longer than the model's"),

@@ -137,7 +137,7 @@ def test_a_hub_that_cannot_be_reached_says_what_to_download(tmp_path: Path) -> N
     )
     environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert done.stdout.startswith("InputError 'some-org/some-model' is no path here")
+    assert done.stdout.startswith("InputError 'some-org/some-model' is not a path here")
     assert "hf download some-org/some-model --revision step1000 --local-dir FOLDER" in done.stdout
 
 

@@ -33,8 +33,8 @@ def _story(**courses: np.ndarray) -> str:
     [
         (10 - 6 * TIME, "The stable rank of lower (layer 0) fell from 10 to 4"),
         (10 - 6 * np.sin(np.pi * TIME), "and was back at 9.5"),
-        (10 + 0 * TIME, "No curve falls or bounces beyond noise."),
-        (4 + 6 * TIME, "No curve falls or bounces beyond noise."),
+        (10 + 0 * TIME, "No curve falls, rises or bounces beyond noise."),
+        (4 + 6 * TIME, "The stable rank of lower (layer 0) rose from 4 to 9.8"),
     ],
 )
 def test_falls_bounces_and_rest_are_told_apart(course: np.ndarray, story: str) -> None:

@@ -55,7 +55,7 @@ def norm_gain(norm: nn.Module, width: int) -> tuple[Tensor, bool]:
     miss = float((gain * second + bias - random).abs().max())
     if miss > (1e-3 if dtype in (torch.float32, torch.float64) else 5e-2) * scale:
         raise InputError(
-            f"{type(norm).__name__} is no norm of the kind gain * x / root-mean-square(x) + bias (off by "
+            f"{type(norm).__name__} is not a norm of the kind gain * x / root-mean-square(x) + bias (off by "
             f"{miss:.2g} of {scale:.2g}); its gain cannot be folded into a matrix."
         )
     return gain, centring

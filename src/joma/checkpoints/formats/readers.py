@@ -205,7 +205,7 @@ def pickled_content(path: Path) -> Any:
     except HostileError as error:
         raise InputError(
             f"{path} would run code when it is unpickled ({error}) and was refused unread; ask its "
-            "author for safetensors, or for a file of tensors alone."
+            "author for safetensors, or for a file that holds only tensors."
         ) from error
     except Exception as error:  # whatever the program of a malformed pickle comes to
         if not mapped and head[:1] == pickle.PROTO and "magic number" in str(error):
@@ -239,7 +239,7 @@ def _check_archive(path: Path) -> None:
         if record.filename.endswith("data.pkl") and record.file_size > _LONGEST_PICKLE:
             raise InputError(
                 f"{path}: its data.pkl has {record.file_size:,} bytes, more than "
-                f"{_LONGEST_PICKLE:,}; save the state_dict alone."
+                f"{_LONGEST_PICKLE:,}; save only the state_dict."
             )
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from joma.core.errors import InputError, abbreviate
+from joma.core.errors import InputError, abbreviate, closest
 from joma.core.settings import Field, Value, as_text
 
 _HELP = ("-h", "--help")
@@ -31,6 +30,8 @@ class Grammar:
     fields: Mapping[str, Field]
     cost: str = ""
     """What it costs, said below the options."""
+    others: Callable[[str], str] | None = None
+    """Of a setting that the command has not: who has it, as a sentence; empty where nobody has."""
 
     def values(self, words: Iterable[str]) -> dict[str, Value] | None:
         """What the words set; None where they ask for help.
@@ -66,7 +67,7 @@ class Grammar:
             if len(text) > 60:
                 text = f"{text[:40]}...{text[-10:]}"
             numbers = field.several and str not in field.kinds
-            wanted = "no list of numbers: 0,5,11" if numbers else f"not of the type {field.type_name()}"
+            wanted = "not a list of numbers: 0,5,11" if numbers else f"not of the type {field.type_name()}"
             raise InputError(
                 f"{self.command}: {named} {text} is {wanted} (see: joma {self.command} --help)"
             ) from None
@@ -115,8 +116,11 @@ class Grammar:
         return plain, False
 
     def _near(self, word: str) -> str:
-        near = difflib.get_close_matches(word.split("=")[0][:100], self._options(), n=1, cutoff=0.6)
-        return f"did you mean {near[0]!r}?" if near else f"see: joma {self.command} --help"
+        option = word.split("=")[0]
+        if self.others and (said := self.others(option.lstrip("-").replace("-", "_"))):
+            return said
+        near = closest(option, self._options())
+        return f"did you mean {near!r}?" if near else f"see: joma {self.command} --help"
 
     def _parser(self, defaults: Mapping[str, Value] | None = None) -> argparse.ArgumentParser:
         parser = _Parser(

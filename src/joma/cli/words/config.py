@@ -55,5 +55,5 @@ def _content(path: str, job: type[Job], fields: Mapping[str, Field]) -> dict[str
 
 def _advice(name: str, fields: Mapping[str, Field]) -> str:
     if name in JobOptions.fields():
-        return "it is an option, which the command line alone sets."
+        return "it is an option, which is set on the command line only."
     return nearest(name, fields)

@@ -29,6 +29,7 @@ def read(command: str, summary: str, words: list[str]) -> JobCall | None:
         _first_paragraph(experiment),
         all_fields(RunOptions, experiment),
         f"It costs (processor time of one core): {cost}.",
+        others=catalog.tell_owners,
     )
     given = grammar.values([word for word in words if word not in ("-h", "--help")]) or {}
     given = {**read_config(given, experiment, RunOptions.fields()["preset"]), **given}

@@ -32,6 +32,7 @@ class CheckOptions(Quiet):
     names: tuple[str, ...] = setting(
         (), "groups of checks, such as theorem2 or lemma4 (default: all)", positional=True
     )
+    list: bool = setting(False, "name the groups of checks, and compute nothing")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,12 @@ def read(command: str, summary: str, words: list[str]) -> JobCall | None:
         raise InputError("sweep: name the experiment first, then its grid and settings (see: joma list).")
     kind = catalog.find(words[0])
     grid, rest = _divide(words[1:])
-    grammar = Grammar(f"sweep {words[0]}", f"{summary}: {kind.title}", all_fields(SweepOptions, kind))
+    grammar = Grammar(
+        f"sweep {words[0]}",
+        f"{summary}: {kind.title}",
+        all_fields(SweepOptions, kind),
+        others=catalog.tell_owners,
+    )
     given = grammar.values([word for word in rest if word not in ("-h", "--help")]) or {}
     given = {**read_config(given, kind, SweepOptions.fields()["preset"]), **given}
     options, settings = divide_options(SweepOptions, given)

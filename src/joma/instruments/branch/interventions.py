@@ -121,7 +121,7 @@ def read_interventions(given: Mapping[str, Way], at: int) -> list[Intervention]:
 def _read(name: str, said: Way, at: int) -> Intervention:
     if not name.replace("-", "").replace("_", "").replace(" ", "").isalnum() or name == TWIN:
         raise InputError(
-            f"branch: {abbreviate(name)} is no name of a branch; use letters, digits, '-' and '_', "
+            f"branch: {abbreviate(name)} is not a name of a branch; use letters, digits, '-' and '_', "
             "and leave 'twin' to the twin."
         )
     if callable(said):

@@ -186,7 +186,7 @@ def check_repeatable(batches: Any, number: int) -> None:
     if not same:
         raise InputError(
             f"branch: batches[{number}] is another batch at every call, so that no twin can read it; let it "
-            "depend on the step alone."
+            "depend on the step only."
         )
 
 

@@ -18,6 +18,8 @@ _SHARE = 10
 """A run's losses are compared by tenths of it."""
 _SPREADS = 3.0
 """Standard errors of their difference from which on two tenths differ."""
+_LEAST_FALL = 0.02
+"""Share of the first tenth's loss by which the last one lies lower in a run that learns."""
 
 
 def able_since(folder: Path) -> tuple[dict[str, Any], bool] | None:
@@ -60,7 +62,29 @@ def health(
             return f"The run changed at step {message.step} ({words}, no probability): {message.what}."
     if able is not None and not able[1]:
         return "No fault was seen, but no alarm was possible yet: states and the loss were judged only."
+    spikes = [message for message in messages if message.kind == "spike"]
+    if spikes:
+        return f"No fault was seen at the end; {_tell_spike(spikes[-1])}."
+    if slow := _hardly_falls(losses):
+        return f"No fault was seen, but {slow}."
     return "No fault was seen: no alarm, and no head, layer or loss that stands out."
+
+
+def _tell_spike(spike: Message) -> str:
+    return f"the loss rose at step {spike.since} and was back at step {spike.step}"
+
+
+def _hardly_falls(losses: np.ndarray[Any, np.dtype[np.float64]]) -> str:
+    """Whether the last tenth lies below the first one by little, or by no more than their spread."""
+    size = len(losses) // _SHARE
+    if size < 5 or not np.isfinite(losses).all():
+        return ""
+    first, last = losses[:size], losses[-size:]
+    fall = first.mean() - last.mean()
+    error = float(np.hypot(first.std(ddof=1), last.std(ddof=1)) / np.sqrt(size))
+    if fall > max(_LEAST_FALL * abs(first.mean()), _SPREADS * error):
+        return ""
+    return f"the loss has hardly fallen: {first.mean():.3g} in its first tenth, {last.mean():.3g} in its last"
 
 
 def _over(alarm: Message, messages: Sequence[Message]) -> bool:

@@ -30,7 +30,7 @@ def monitored_run(directory: Path) -> Run:
     """What was measured so far, with its messages; the figure is drawn anew into the folder.
 
     Raises:
-        InputError, RunDirectoryError: no monitor's folder, or a damaged one.
+        InputError, RunDirectoryError: not a monitor folder, or a damaged one.
     """
     table, messages, facts = read_table(directory), read_messages(directory), read_facts(directory)
     for theme, name in _FIGURES.items():

@@ -48,10 +48,10 @@ def check(model: Any, every: Any, ranks_every: int | None, steps: int | None, al
     if not isinstance(model, nn.Module):
         raise InputError(f"Monitor(model) got a {type(model).__name__}; give a torch.nn.Module.")
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise InputError(f"every = {every!r} in Monitor is no cadence; give a whole number of at least 1.")
+        raise InputError(f"every = {every!r} in Monitor is not a cadence; give a whole number of at least 1.")
     if ranks_every is not None and ranks_every < 1:
         raise InputError(f"ranks_every = {ranks_every!r} in Monitor; give at least 1 look, or None.")
     if steps is not None and steps < 1:
         raise InputError(f"steps = {steps!r} in Monitor; plan at least 1 step, or None.")
     if not 0 < alpha < 1:
-        raise InputError(f"alpha = {alpha!r} in Monitor is no probability; give one in (0, 1).")
+        raise InputError(f"alpha = {alpha!r} in Monitor is not a probability; give one in (0, 1).")

@@ -26,7 +26,7 @@ class ProbeSettings(Instrument):
     title = "a model probed on a text"
     reproduces = "instruments for JoMA Sec. 3.1, 4 and 7"
 
-    weights: bool = setting(False, "weights alone, shard by shard, no model built")
+    weights: bool = setting(False, "measure weights only, shard by shard; no model is built")
     sections: tuple[str, ...] | None = setting(
         None, "of attention,ranks,coherence,joint_dynamics,salience (none: these),received_attention"
     )
@@ -82,7 +82,7 @@ class ProbeSettings(Instrument):
                 raise InputError("probe: --certify goes with --weights.")
             if not self.reading.reads:
                 raise InputError(
-                    "probe: --text FILE is required, or --string, or --weights for the weights alone."
+                    "probe: --text FILE is required, or --string, or --weights to measure weights only."
                 )
             super().check_complete()
         elif (self.null, self.seed) != ("untrained", 0):

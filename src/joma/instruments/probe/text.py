@@ -9,6 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from joma.checkpoints.adapters import is_adapter
+from joma.core.files import user_path
 from joma.instruments.probe import ProbeSettings
 from joma.instruments.probe.adapter import adapter_as_text
 from joma.instruments.probe.sections.index_rows import index_of_heads
@@ -53,25 +55,25 @@ def _of_received(tables: Mapping[str, pd.DataFrame]) -> str:
 def _of_attention(layers: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> str:
     if "entropy" not in layers or layers["entropy"].isna().all():
         return ""
-    course = layers.dropna(subset="entropy").set_index("layer")["entropy"]
+    course = _course(layers, "entropy")
     first, least = course.index[0], course.idxmin()
     if f"{course.min():.2f}" == f"{course.max():.2f}":
         layers_alike = " in every layer" if len(course) > 1 else ""
         said = f"Attention entropy is {course.iloc[0]:.2f} nats{layers_alike}"
     elif f"{course.iloc[0]:.2f}" == f"{course[least]:.2f}":
         said = (
-            f"Attention entropy is {course.iloc[0]:.2f} nats in layer {first}, and nowhere less; it is "
-            f"{course.max():.2f} at most, in layer {course.idxmax()}"
+            f"Attention entropy is {course.iloc[0]:.2f} nats in {first}, and nowhere less; it is "
+            f"{course.max():.2f} at most, in {course.idxmax()}"
         )
     elif least == first:
         said = (
-            f"Attention entropy is least in layer {first} ({course.iloc[0]:.2f} nats) and "
-            f"{course.max():.2f} at most, in layer {course.idxmax()}"
+            f"Attention entropy is least in {first} ({course.iloc[0]:.2f} nats) and "
+            f"{course.max():.2f} at most, in {course.idxmax()}"
         )
     else:
         said = (
-            f"Attention entropy falls from {course.iloc[0]:.2f} nats in layer {first} to "
-            f"{course[least]:.2f} in layer {least}"
+            f"Attention entropy falls from {course.iloc[0]:.2f} nats in {first} to "
+            f"{course[least]:.2f} in {least}"
         )
         if f"{course.iloc[-1]:.2f}" != f"{course[least]:.2f}":
             said += f" and stands at {course.iloc[-1]:.2f} in the last"
@@ -80,11 +82,22 @@ def _of_attention(layers: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> s
     return f"{said}.{_odd_head(tables)}"
 
 
+def _course(layers: pd.DataFrame, column: str) -> pd.Series:
+    """A column by the layers' names: ``layer 3``, ``decoder layer 3`` where there are stacks."""
+    known = layers.dropna(subset=column)
+    names = "layer " + known["layer"].astype(str)
+    if "stack" in known:
+        names = (known["stack"] + " " + names).str.lstrip()
+    return known[column].set_axis(names)
+
+
 def _odd_head(tables: Mapping[str, pd.DataFrame]) -> str:
     """The head that stands farthest from its layer, where one stands out at all."""
     rows = tables["attention"]
     rows = rows[rows["metric"] == ATTENTION_ENTROPY]
-    heads = rows.groupby(["layer", "head"])["value"].mean().unstack("head")
+    several = not rows[["layer", "module"]].drop_duplicates()["layer"].is_unique
+    place = rows["module"] if several else "layer " + rows["layer"].astype(str)
+    heads = rows.groupby([place.rename("place"), "head"])["value"].mean().unstack("head")
     if heads.shape[1] < 3:
         return ""
     middle = heads.median(axis=1)
@@ -96,21 +109,21 @@ def _odd_head(tables: Mapping[str, pd.DataFrame]) -> str:
     own, others = f"{heads.loc[layer, head]:.2f}", f"{middle[layer]:.2f}"
     if own == others:
         return ""
-    return f" Head {head} of layer {layer} stands out: {own} nats where its layer's median is {others}."
+    return f" Head {head} of {layer} stands out: {own} nats where its layer's median is {others}."
 
 
 def _of_ranks(layers: pd.DataFrame) -> str:
     column = next((name for name in ("rank_lower", "rank_gate") if name in layers), None)
     if column is None or layers[column].isna().all():
         return ""
-    course = layers.dropna(subset=column).set_index("layer")[column]
+    course = _course(layers, column)
     what = "lower MLP matrix" if column == "rank_lower" else "MLP's gate"
     least, most = f"{course.min():.0f}", f"{course.max():.0f}"
     if least == most:
         return f"The stable rank of the {what} is {least}{' in every layer' if len(course) > 1 else ''}."
     return (
-        f"The stable rank of the {what} lies between {least} (layer {course.idxmin()}) and "
-        f"{most} (layer {course.idxmax()})."
+        f"The stable rank of the {what} lies between {least} ({course.idxmin()}) and "
+        f"{most} ({course.idxmax()})."
     )
 
 
@@ -133,10 +146,10 @@ def _of_theorem_1(tables: Mapping[str, pd.DataFrame]) -> str:
 def _of_cosines(layers: pd.DataFrame) -> str:
     if "cosine" not in layers or layers["cosine"].isna().all():
         return ""
-    course = layers.dropna(subset="cosine").set_index("layer")["cosine"]
+    course = _course(layers, "cosine")
     return (
-        f"Distinct tokens have a mean |cosine| of {course.iloc[0]:.2f} at the input of layer "
-        f"{course.index[0]} and {course.iloc[-1]:.2f} at that of layer {course.index[-1]}."
+        f"Distinct tokens have a mean |cosine| of {course.iloc[0]:.2f} at the input of "
+        f"{course.index[0]} and {course.iloc[-1]:.2f} at that of {course.index[-1]}."
     )
 
 
@@ -169,7 +182,11 @@ def probe_as_text(tables: Mapping[str, pd.DataFrame]) -> str:
 
 def _blocks_of_columns(layers: pd.DataFrame) -> list[str]:
     """The table in as many blocks of columns as the terminal's width asks for."""
-    table = layers.set_index("layer").rename_axis(index=None).rename_axis("layer", axis="columns")
+    names = layers["layer"].astype(str)
+    if "stack" in layers:
+        names = (layers["stack"] + " " + names).str.lstrip()
+    table = layers.drop(columns=["layer", "stack"], errors="ignore").set_axis(names.rename(None))
+    table = table.rename_axis("layer", axis="columns")
     text = table.to_string(float_format=lambda value: f"{value:.3f}", na_rep="-", line_width=_width())
     return [line.rstrip(" \\") for line in text.splitlines()]
 
@@ -213,8 +230,14 @@ def terminal_text(settings: ProbeSettings, tables: Mapping[str, pd.DataFrame]) -
     ranks = tables["ranks"][tables["ranks"]["metric"] == "stable_rank"]
     of_layer = ranks.pivot_table(index="layer", columns="matrix", values="value", sort=False)
     worst = ranks["error_bound"].max()
+    adapted = is_adapter(user_path(settings.reading.model))
     return "\n".join(
         [
+            *(
+                ["The folder holds an adapter: these are its base's weights with it applied."]
+                if adapted
+                else []
+            ),
             f"stable_rank = ||W||_F^2 / sigma_1^2 of {len(ranks)} matrices, means over those of one name in "
             f"a layer; error bound at most {worst:.2g}",
             of_layer.to_string(float_format=lambda value: f"{value:.3f}", na_rep="-"),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from joma.checkpoints.adapters import is_adapter
 from joma.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from joma.checkpoints.in_memory import weights_of
 from joma.core.errors import InputError, abbreviate, first_line, foreign
@@ -173,6 +174,11 @@ def _from_disk(path: Path, dtype: torch.dtype | None, trust: bool) -> nn.Module:
         gguf = sorted(path.glob("*.gguf"))
         if gguf:
             return _from_disk(gguf[0], dtype, trust)
+        if is_adapter(path):
+            raise InputError(
+                f"{path} holds an adapter and no model that could read a text: merge it into its base "
+                "(merge_and_unload of PEFT) and give that folder, or measure weights only (--weights)."
+            )
         raise InputError(f"{path} has no config.json, so its model cannot be built; give the whole folder.")
     code = _own_code(folder / "config.json")
     _refuse_own_code(folder, code, trust)

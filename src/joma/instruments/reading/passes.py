@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from joma.core.errors import InputError, JomaError, UnfinishedError, first_line
 from joma.core.memory import is_out_of_memory
 from joma.instruments.reading.ready import ReadyBatch
-from joma.instruments.reading.texts import TokenBatch
+from joma.instruments.reading.texts import TOKEN_INPUTS, TokenBatch
 
 
 class _WithLogits(Protocol):
@@ -69,7 +69,7 @@ def run_batch(model: nn.Module, batch: TokenBatch, *, logits: bool = False) -> O
             else "give its inputs ready: joma.probe(model, batches=[{...}])"
         )
         raise InputError(
-            f"{type(inner).__name__} cannot read {'this batch' if ready else 'tokens alone'} "
+            f"{type(inner).__name__} cannot read {'this batch' if ready else 'tokens only'} "
             f"({type(error).__name__}: {first_line(error)}); its inputs are {', '.join(parameters)}. If they "
             f"are not the fault, mend the model; otherwise {advice}."
         ) from error
@@ -81,7 +81,7 @@ def _of_tokens(
 ) -> dict[str, Any]:
     """The arguments by name, and the first, whatever its name, under ""."""
     kind = getattr(model, "main_input_name", "input_ids")
-    if kind not in _TOKENS:
+    if kind not in TOKEN_INPUTS:
         raise InputError(
             f"{type(model).__name__} takes {_NO_TOKENS.get(kind, kind)}, not the tokens of a text; give its "
             f"inputs ready: joma.probe(model, batches=[{{{kind!r}: ...}}]), or watch it: joma.watch(model)."
@@ -101,9 +101,6 @@ def _of_tokens(
         given["decoder_attention_mask"] = given.get("attention_mask")
     return given
 
-
-_TOKENS = ("input_ids", "inputs", "tokens", "decoder_input_ids")
-"""What a model may call its main input that takes tokens; by default it is ``input_ids``."""
 
 _NO_TOKENS = {
     "pixel_values": "images",

@@ -31,6 +31,8 @@ Text = str | Path | Ids | Sequence[str | Ids] | Sequence[Mapping[str, str | Sequ
 _TABLES = (".parquet", ".csv", ".jsonl", ".json")
 _LONGEST_NORMALISED = 100
 """Characters that a tokenizer may make of one; Unicode makes 18 of one at most."""
+TOKEN_INPUTS = ("input_ids", "inputs", "tokens", "decoder_input_ids")
+"""What a model may call its main input that takes tokens; by default it is ``input_ids``."""
 _POSITION_SETTINGS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_seq_length")
 # Their first positions are taken by padding.
 _OFFSET_POSITIONS = ("roberta", "camembert", "xlm-roberta", "longformer", "xmod", "data2vec-text", "mpnet")
@@ -141,6 +143,12 @@ def windows(
         if value is not None and value < 2:
             raise InputError(f"{name} = {value} is too few; give at least 2.")
     parts = _documents(text, column)
+    kind = getattr(model, "main_input_name", "input_ids")
+    if tokenizer is None and kind not in TOKEN_INPUTS and any(isinstance(part, str) for part in parts):
+        raise InputError(
+            f"{type(model).__name__} reads {kind} and no text; give its inputs ready: "
+            f"joma.probe(model, batches=[{{{kind!r}: ...}}]), or measure weights only (--weights)."
+        )
     documents = [_ids(part, tokenizer) for part in parts]
     before, after = _around(tokenizer if any(isinstance(part, str) for part in parts) else None)
     room = length - len(before) - len(after)
@@ -220,7 +228,7 @@ def _from_file(path: Path, column: str | None) -> list[Document]:
             return _documents(np.load(path, allow_pickle=False), column)
         except (OSError, ValueError) as error:
             raise InputError(
-                f"{path} is no array of token ids ({error}); save one with numpy.save."
+                f"{path} is not an array of token ids ({error}); save one with numpy.save."
             ) from error
     if column is None and path.suffix not in (".parquet", ".jsonl"):
         return [read_text(path)]
@@ -288,7 +296,10 @@ def _ids(document: Document, tokenizer: Tokenizer | None) -> NDArray[np.int64]:
             raise InputError(f"token id {int(ids.min())} is negative; mask what is padding, or leave it out.")
         return ids
     if tokenizer is None:
-        raise InputError("this model has no tokenizer; give one (tokenizer = ...), or token ids as the text.")
+        raise InputError(
+            "this model has no tokenizer; give one (--tokenizer NAME, in Python tokenizer=...), or token ids "
+            "as the text."
+        )
     _check_normaliser(tokenizer, document)
     with foreign("the tokenizer cannot read the text; give another as tokenizer"):
         encoded = tokenizer(document, add_special_tokens=False, verbose=False)

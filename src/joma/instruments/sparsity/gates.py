@@ -69,7 +69,7 @@ def make_gates(model: nn.Module, blocks: Sequence[Block]) -> list[Gate]:
             weight = getattr(module, "weight", None)
             if module is None or not isinstance(weight, Tensor) or weight.dim() != 2:
                 raise InputError(
-                    f"sparsity: {name}, which reads the {kind} of {block.name}, is no linear layer."
+                    f"sparsity: {name}, which reads the {kind} of {block.name}, is not a linear layer."
                 )
             # Conv1D of GPT-2 holds its weight transposed.
             matrix = weight.detach().float() if isinstance(module, nn.Linear) else weight.detach().float().T

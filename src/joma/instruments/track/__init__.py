@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from joma.checkpoints.series.amounts import read_budget
 from joma.core.errors import InputError
+from joma.core.files import is_there, user_path
 from joma.instruments.base import Instrument
 from joma.runs.job import setting
 
@@ -49,7 +49,7 @@ class TrackSettings(Instrument):
         True,
         "compare the members first, and leave tensors that are not what their names say out of the curves",
     )
-    weights: bool = setting(False, "weights alone, whatever the text")
+    weights: bool = setting(False, "measure weights only, whatever the text")
     sections: tuple[str, ...] = setting(
         ("attention",),
         "of a probe, with --text: attention,coherence,joint_dynamics,salience,received_attention",
@@ -76,10 +76,16 @@ class TrackSettings(Instrument):
         return self.reading.reads and not self.weights
 
     def heading(self) -> str:
-        """Which series, and on which text."""
-        name = Path(self.reading.model).name or self.reading.model
+        """Which series, and on which text; a folder's own name tells nothing of what lies in it."""
         text = f" on {self.reading.source()}" if self.reads_text else ""
-        return f"{name} along its training{text}"
+        return f"{self._named_series()} along {'its' if self._is_distant() else 'a'} training{text}"
+
+    def _named_series(self) -> str:
+        return self.reading.model if self._is_distant() else f"checkpoints in {self.reading.model}"
+
+    def _is_distant(self) -> bool:
+        """Whether the series is a model of the hub."""
+        return not (self.further or is_there(user_path(self.reading.model)))
 
     def main_table(self) -> str:
         """Every measurement."""
@@ -96,7 +102,7 @@ class TrackSettings(Instrument):
     def _ranges_apart(self, values: pandas.DataFrame) -> str:
         """Why nothing of two series was laid side by side."""
         ranges = []
-        for series, name in (("A", self.heading().partition(" along")[0]), ("B", self.against)):
+        for series, name in (("A", self._named_series()), ("B", self.against)):
             own = values[(values["series"] == series) & values["value"].notna()][self.align].dropna()
             span = (
                 f"has {self.align} {own.min():g} to {own.max():g}" if len(own) else f"tells no {self.align}"
@@ -112,10 +118,10 @@ class TrackSettings(Instrument):
         """Raises InputError where no series is named."""
         if not self.reading.model:
             raise InputError(
-                "joma track: name a series first: a folder of checkpoints, folders and files, or a model's "
+                "track: name a series first: a folder of checkpoints, folders and files, or a model's "
                 "name on the hub."
             )
         if self.budget:
             read_budget(self.budget)
         if self.align == "loss" and not self.reads_text:
-            raise InputError("joma track: --align loss needs a --text on which the loss is measured.")
+            raise InputError("track: --align loss needs a --text on which the loss is measured.")

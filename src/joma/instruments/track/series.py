@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
-from joma.core.errors import InputError
+from joma.core.errors import InputError, abbreviate
 from joma.core.progress import Progress
 from joma.core.settings import Value
 from joma.instruments.track import TrackSettings
@@ -66,7 +66,16 @@ def track(
         >>> found.tables["checkpoints"]["step"].tolist()
         [0, 10, 20]
     """
-    named = [series] if isinstance(series, str | Path) else list(series)
+    if not isinstance(text, str | Path):
+        raise InputError(
+            f"track: text = {abbreviate(text)} is not a text; give a file's path or a named corpus."
+        )
+    several = isinstance(series, Iterable) and not isinstance(series, str)
+    named = list(series) if several else [series]
+    if not all(isinstance(one, str | Path) for one in named):
+        raise InputError(
+            f"track: the series {abbreviate(named)} holds what is no path; give folders and files."
+        )
     if not named:
         raise InputError("track: the series is empty; give a folder, folders and files, or a model's name.")
     given: dict[str, Value] = {**settings, "model": str(named[0]), "text": str(text)}

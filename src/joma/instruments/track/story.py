@@ -1,17 +1,27 @@
-"""What happened along a series, in one sentence made of the curves that move beyond their nulls."""
+"""What happened along a series, in one sentence made of the curves that move beyond noise."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from joma.instruments.track.curves import CURVE
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 
 _SHOWN = 2
-_NAMES = {"stable_rank": "the stable rank", ATTENTION_ENTROPY: "the attention entropy"}
+_NAMES = {
+    "loss": "the loss",
+    "stable_rank": "the stable rank",
+    ATTENTION_ENTROPY: "the attention entropy",
+    "spectral_entropy": "the spectral entropy",
+}
+_SCATTER = 1.4826 / 6**0.5
+"""From the median size of second differences to the deviation of noise without memory."""
+_AWAY = 6.0
+"""Standard errors by which a curve's ends differ that is said to rise: many curves are looked at."""
 _LEAST_CHANGE = 0.005
 """The least relative change that a sentence tells: smaller ones do not show in three digits."""
 _LEAST_SHARE = 0.02
@@ -24,22 +34,23 @@ def what_happened(tables: Mapping[str, pd.DataFrame]) -> str:
     """The largest changes of each kind of curve, or that none is beyond noise; empty where none was judged.
 
     Of every metric and matrix, the curve with the largest relative change among those that fall, or dip and
-    bounce, beyond their null.
+    bounce, beyond their null, and those that rise by more than their scatter. A loss that rises comes first.
     """
     judged = tables["bounces"]
     judged = judged[judged["points"] >= 8]
     if judged.empty:
         return ""
-    moving = judged[judged["verdict"].isin(["bounces", "only falls"])]
     curves = {key: rows.sort_values("step") for key, rows in _by_curve(tables["values"])}
-    told = [_Change(row, curves[key]) for key, row in _rows(moving) if key in curves]
-    told = [change for change in told if change.size >= _LEAST_CHANGE]
+    told = [_Change(row, curves[key]) for key, row in _rows(judged) if key in curves]
+    told = [change for change in told if change.is_real() and change.size >= _LEAST_CHANGE]
     largest: dict[tuple[str, str], _Change] = {}
     for change in sorted(told, key=lambda one: -one.size):
         largest.setdefault(change.kind, change)
-    some = [change.words() for change in list(largest.values())[:_SHOWN]]
+    ordered = sorted(largest.values(), key=lambda one: not (one.rises and one.kind[0] == "loss"))
+    some = [change.words() for change in ordered[:_SHOWN]]
     sinks = when_sinks_arose(tables["values"])
-    sentence = "; ".join([*(some or ["no curve falls or bounces beyond noise"]), *([sinks] if sinks else [])])
+    told_first = some or ["no curve falls, rises or bounces beyond noise"]
+    sentence = "; ".join([*told_first, *([sinks] if sinks else [])])
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
@@ -62,15 +73,29 @@ def when_sinks_arose(values: pd.DataFrame) -> str:
 
 
 class _Change:
-    """How one curve moved: from its first value to its lowest, and back where it bounces."""
+    """How one curve moved: from its first value to its lowest, and back where it bounces; or upward."""
 
     def __init__(self, row: Mapping[str, Any], values: pd.DataFrame) -> None:
-        lowest = values["value"].idxmin()
-        self._row = row
-        self._first, self._last = (float(values["value"].iloc[end]) for end in (0, -1))
-        self._lowest, self._step = float(values["value"][lowest]), int(values["step"][lowest])
+        values = values[np.isfinite(values["value"].to_numpy(float))]
+        known = values["value"].to_numpy(float)
+        lowest = int(known.argmin())
+        self._row, self._known = row, known
+        self._first, self._last, self._lowest = float(known[0]), float(known[-1]), float(known[lowest])
+        self._step, self._end = int(values["step"].iloc[lowest]), int(values["step"].iloc[-1])
         self.kind = (str(row["metric"]), str(row["matrix"]))
-        self.size = abs(self._first - self._lowest) / max(abs(self._first), abs(self._lowest), 1e-300)
+        self.rises = row["verdict"] not in ("bounces", "only falls")
+        to = self._last if self.rises else self._lowest
+        self.size = abs(self._first - to) / max(abs(self._first), abs(to), 1e-300)
+
+    def is_real(self) -> bool:
+        """Whether it falls or bounces beyond its null, or ends far above where it began."""
+        if not self.rises:
+            return True
+        quarter = max(2, len(self._known) // 4)
+        ends = self._known[:quarter], self._known[-quarter:]
+        scatter = float(np.median(np.abs(np.diff(self._known, n=2)))) * _SCATTER
+        away = float(ends[1].mean() - ends[0].mean())
+        return self._last > self._first and away > _AWAY * scatter * np.sqrt(2 / quarter)
 
     def words(self) -> str:
         """The change as a clause: what, where, from which value to which, by which step."""
@@ -79,6 +104,8 @@ class _Change:
             what += f" of {self.kind[1]}"
         where = [f"{name} {int(self._row[name])}" for name in ("layer", "head") if _rows_of(self._row[name])]
         of = f" ({', '.join(where)})" if where else ""
+        if self.rises:
+            return f"{what}{of} rose from {self._first:.3g} to {self._last:.3g} by step {self._end}"
         said = f"{what}{of} fell from {self._first:.3g} to {self._lowest:.3g} by step {self._step}"
         if self._row["verdict"] == "bounces" and f"{self._last:.3g}" != f"{self._lowest:.3g}":
             said += f" and was back at {self._last:.3g} in the end"

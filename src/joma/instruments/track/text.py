@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Mapping
 
 import pandas as pd
@@ -32,12 +34,14 @@ def terminal_text(settings: TrackSettings, tables: Mapping[str, pd.DataFrame]) -
         words.append(dips[[*shown, "dip_probability", "rebound_probability"]].head(40).to_string(index=False))
     for heading, kept in (("not measured", notes[notes["lost"]]), ("noticed", notes[~notes["lost"]])):
         if len(kept):
-            words.append(
-                "\n".join(
-                    [
-                        f"{heading}:",
-                        *(f"  {kind}: {text}" for kind, text in zip(kept["kind"], kept["text"], strict=True)),
-                    ]
-                )
-            )
+            texts = zip(kept["kind"], kept["text"], strict=True)
+            words.append("\n".join([f"{heading}:", *(line for one in texts for line in _wrap(*one))]))
     return "\n\n".join(words)
+
+
+def _wrap(kind: str, text: str) -> list[str]:
+    """A note as lines that fit into the terminal."""
+    width = min(110, max(40, shutil.get_terminal_size((100, 24)).columns))
+    return textwrap.wrap(
+        f"{kind}: {text}", width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+    )

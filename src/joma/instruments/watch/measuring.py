@@ -148,7 +148,7 @@ def measure_received(
     needing = [name for name in names if name in ("removal_effect", "value_mass")]
     if needing and call.value is None:
         raise InputError(
-            f"{needing[0]!r} needs the values, and {call.operation} was seen by its scores alone; load the "
+            f"{needing[0]!r} needs the values, and {call.operation} was seen by its scores only; load the "
             "model with attn_implementation='sdpa', or leave that statistic out."
         )
     query, key, bias = _inputs_of(call, valid)

@@ -115,7 +115,9 @@ class Watch:
         self.statistics = check_statistics(statistics)
         self.layers = None if layers is None else Selection(layers)
         if rows is not None and not 0 < rows < 1:
-            raise InputError(f"rows = {rows} in watch is no share of the rows; give one in (0, 1), or None.")
+            raise InputError(
+                f"rows = {rows} in watch is not a share of the rows; give one in (0, 1), or None."
+            )
         self.reduce = reduce
         self.rows = rows
         self.tolerance = tolerance

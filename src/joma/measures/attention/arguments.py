@@ -233,7 +233,7 @@ def _choose(
     if isinstance(rows, float):
         if not 0 < rows <= 1:
             raise InputError(
-                f"attention_entropy: rows = {rows} is no share in (0, 1]; give indices as integers."
+                f"attention_entropy: rows = {rows} is not a share in (0, 1]; give indices as integers."
             )
         strata = max(1, round(rows * length))
         bounds = torch.arange(strata + 1) * length // strata

@@ -70,10 +70,10 @@ def threshold(looks: int, alpha: float) -> float:
     """Logarithm of the bound that R reaches within ``looks`` with probability at most ``alpha``.
 
     Raises:
-        InputError: no look is planned, or alpha is no probability.
+        InputError: no look is planned, or alpha is not a probability.
     """
     if looks < 1:
         raise InputError(f"looks = {looks} in threshold; plan at least one look.")
     if not 0 < alpha < 1:
-        raise InputError(f"alpha = {alpha} in threshold is no probability; give one in (0, 1).")
+        raise InputError(f"alpha = {alpha} in threshold is not a probability; give one in (0, 1).")
     return float(np.log(looks / alpha))

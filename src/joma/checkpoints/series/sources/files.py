@@ -33,7 +33,7 @@ def weight_map(content: bytes) -> dict[str, str]:
 def why_none(names: Collection[str]) -> str:
     """What a folder without weights holds instead, and what would gather it."""
     if any(PurePosixPath(name).name.startswith("adapter_model.") for name in names):
-        return "holds an adapter alone; merge it into its model (peft: merge_and_unload) and save that"
+        return "holds only an adapter; merge it into its model (peft: merge_and_unload) and save that"
     if any(name.endswith(".distcp") for name in names):
         return (
             "is a distributed checkpoint of PyTorch, which joma reads from a folder of this machine; "

@@ -77,7 +77,7 @@ class LocalSeries(Series):
             if place is None:
                 if os.path.isdir(child) and is_no_member(child.name) and not child.name.startswith("."):
                     series.notes.append(
-                        Note("no member", child.name, f"{child.name} is no member of a series")
+                        Note("no member", child.name, f"{child.name} is not a member of a series")
                     )
                 elif _UNREADABLE.search(child.name) and _may_hold_weights(child):
                     text = f"{child.name} tells no step: its number is too large to be read"
@@ -107,7 +107,9 @@ class LocalSeries(Series):
         if place is None and not is_no_member(name):
             place = place_inside(path)
         if place is None:
-            text = f"{name} tells no step" if not is_no_member(name) else f"{name} is no member of a series"
+            text = (
+                f"{name} tells no step" if not is_no_member(name) else f"{name} is not a member of a series"
+            )
             self.notes.append(Note("no member", name, text, lost=not is_no_member(name)))
             return
         if path.is_file():

@@ -57,7 +57,7 @@ def read_header(read: Read, size: int, where: str, first_bytes: int = FIRST) -> 
     try:
         records: Any = parse_json(first[8 : 8 + length])
         if not isinstance(records, dict):
-            raise ValueError("it is no table of tensors")
+            raise ValueError("it is not a table of tensors")
         tensors = {}
         for name, record in records.items():
             if name != "__metadata__":

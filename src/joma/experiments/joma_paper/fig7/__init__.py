@@ -44,7 +44,7 @@ class Fig7(Experiment):
     revisions: tuple[str, ...] = setting(
         ("log:20",), "which of their revisions: all, every:10, log:20, names"
     )
-    text: str = setting("", "text for the models of the hub to read (default: weights alone)")
+    text: str = setting("", "text for the models of the hub to read (default: weights only)")
     corpus: str = setting("world-english-bible", "corpus that the small models learn: a name or a text file")
     vocabulary_size: int = setting(1000, "words of the small models", at_least=10)
     seeds: int = setting(5, "small models, each from a seed of its own", at_least=1)
@@ -62,7 +62,7 @@ class Fig7(Experiment):
         super().__post_init__()
         if self.width % self.heads:
             raise InputError(
-                f"fig7: width = {self.width} is no multiple of heads = {self.heads}; make it one."
+                f"fig7: width = {self.width} is not a multiple of heads = {self.heads}; make it one."
             )
         if self.steps < self.checkpoints:
             raise InputError(

@@ -160,9 +160,9 @@ def bounce_is_best(decoders: pd.DataFrame, seed: int) -> Claim:
     if math.factorial(len(rates)) < 1 / SIGNIFICANT:
         correlation = _correlation_within(decoders["rebound"], decoders["lowest_loss"], decoders["depth"])
         return statement.not_tested(
-            f"{len(rates)} learning rates can be put in {math.factorial(len(rates))} orders, of "
-            f"which no one is rarer than p = {1 / math.factorial(len(rates)):.2g}: four are needed at "
-            f"least (rank correlation {correlation:.2f} over {len(decoders)} decoders)"
+            f"{len(rates)} learning rates cannot be tested: even a perfect order of them has "
+            f"p = {1 / math.factorial(len(rates)):.2g}; use at least four (rank correlation "
+            f"{correlation:.2f} over {len(decoders)} decoders)"
         )
     measured, null = _order_of_rates(decoders, rates, seed)
     chance = (1 + int((null <= measured).sum())) / (1 + null.size)

@@ -38,7 +38,7 @@ from joma.instruments.track.measuring.reading import DETAILS
 from joma.instruments.track.measuring.weights import changes_table, weights_table
 
 _TWICE = "same step"
-_NO_TEXT = "no text was given, so weights alone were measured: --text adds attention entropy and loss"
+_NO_TEXT = "no text was given, so only weights were measured; --text adds attention entropy and loss"
 
 
 def _date(seconds: float) -> str:
@@ -93,8 +93,7 @@ class MeasuredSeries:
         gone = self._gone(found)
         if self.parts.progress.elsewhere and found.distant:
             raise InputError(
-                "joma track: a series of the hub is fetched and measured by one machine; leave --executor "
-                "out."
+                "track: a series of the hub is fetched and measured by one machine; leave --executor out."
             )
         if self.parts.progress.elsewhere:
             for line in lines(contents):
