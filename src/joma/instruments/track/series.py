@@ -70,8 +70,7 @@ def track(
         raise InputError(
             f"track: text = {abbreviate(text)} is not a text; give a file's path or a named corpus."
         )
-    several = isinstance(series, Iterable) and not isinstance(series, str)
-    named = list(series) if several else [series]
+    named = list(series) if isinstance(series, Iterable) and not isinstance(series, str) else [series]
     if not all(isinstance(one, str | Path) for one in named):
         raise InputError(
             f"track: the series {abbreviate(named)} holds what is no path; give folders and files."
