@@ -272,7 +272,13 @@ def _save_joined(folder: Path, model: nn.Module) -> None:
             whole[name] = torch.cat(
                 parts, 1 if name.endswith(("linear_proj.weight", "linear_fc2.weight")) else 0
             )
-    save_whole(folder, whole)
+    save_whole(folder, {_saved_name(name): tensor for name, tensor in whole.items()})
+
+
+def _saved_name(name: str) -> str:
+    """Megatron saves a norm under the matrix that reads it, as the fused layers have it."""
+    name = name.replace("input_layernorm.", "self_attention.linear_qkv.layer_norm_")
+    return name.replace("pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_")
 
 
 WRITERS: dict[str, Callable[[Path], None]] = {
