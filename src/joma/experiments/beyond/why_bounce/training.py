@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pandas as pd
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from joma.data.text import Batches, TokenText
@@ -14,23 +13,11 @@ from joma.experiments.beyond.why_bounce import WhyBounce
 from joma.experiments.beyond.why_bounce.forces import Forces
 from joma.experiments.beyond.why_bounce.held_out import HeldOutWindows, losses_of_tokens
 from joma.instruments.branch.interventions import Intervention
+from joma.instruments.branch.run import ClippedStep
 from joma.instruments.branch.training import State, Trainer
 from joma.models.decoder import Decoder
 
 Batch = tuple[Tensor, Tensor]
-
-
-class ClippedStep(torch.optim.Adam):
-    """Adam behind a clipping of the gradient's norm, as the authors' script has it."""
-
-    def __init__(self, model: nn.Module, *, learning_rate: float, clip: float) -> None:
-        super().__init__(model.parameters(), lr=learning_rate, fused=True)
-        self.clip = clip
-
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Clip and move."""
-        nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], self.clip)
-        super().step()
 
 
 @dataclass(frozen=True)
