@@ -60,9 +60,9 @@ def __getattr__(name: str) -> object:
 def _explain(error: Exception) -> None:
     """Raise one sentence where a package is missing or too old."""
     from joma.core.errors import MissingPackageError
-    from joma.core.requirements import outdated
+    from joma.core.version import find_outdated
 
-    said = "" if isinstance(error, MissingPackageError) else outdated()
+    said = "" if isinstance(error, MissingPackageError) else find_outdated()
     if said:
         raise MissingPackageError(said) from error
 

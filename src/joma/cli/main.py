@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from joma.cli.commands import COMMANDS
 from joma.core.errors import InputError, JomaError, abbreviate, nearest, one_line
 from joma.core.printing import harmless_output
-from joma.core.version import __version__, commit
+from joma.core.version import __version__, commit, find_outdated
 
 TYPE_CHECKING = False  # as checkers read it; importing typing takes as long as all of joma's own modules here
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _run(words: list[str], debug: bool) -> int:
             return _unwritten(error.strerror or "it is full")
         if debug:
             raise
-        if isinstance(error, ImportError | AttributeError) and (said := _outdated()):
+        if isinstance(error, ImportError | AttributeError) and (said := find_outdated()):
             print(f"joma: {said}", file=sys.stderr)
             return 2
         print(
@@ -83,12 +83,6 @@ def _run(words: list[str], debug: bool) -> int:
             file=sys.stderr,
         )
         return 1
-
-
-def _outdated() -> str:
-    from joma.core.requirements import outdated  # which help does without
-
-    return outdated()
 
 
 def _silence_stdout() -> None:

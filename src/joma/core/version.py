@@ -1,4 +1,4 @@
-"""The version of joma, and the commit that it was built from."""
+"""The version of joma, the commit that it was built from, and what it needs that is missing or too old."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ __version__ = "0.1.0"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _BUILT = os.path.join(_HERE, "commit.txt")
 _GIT = os.path.join(_HERE, "..", "..", "..", ".git")
+_OPTIONAL = ("numba",)
+"""What joma works without."""
 
 
 def commit() -> str:
@@ -36,3 +38,46 @@ def commit() -> str:
 def _read(*parts: str) -> str:
     with open(os.path.join(*parts), encoding="utf-8") as file:
         return file.read().strip()
+
+
+def find_outdated() -> str:
+    """Return a sentence that names a package which is missing or too old, or an empty one.
+
+    The least versions are those of joma's own metadata; extras do not count. It is asked when an import has
+    failed.
+    """
+    import re  # neither is needed by the command's help, of which their import would be half
+    from importlib import metadata
+
+    try:
+        stated = metadata.requires("joma") or []
+    except metadata.PackageNotFoundError:
+        return ""
+    for line in stated:
+        match = re.match(r"([\w.-]+)\s*>=\s*([\d.]+)$", line)
+        if match is None or match[1].lower() in _OPTIONAL:
+            continue
+        name, least = match[1], match[2]
+        install = f"pip install '{name}>={least}'"
+        try:
+            there = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            return f"joma needs the package {name}, which is not installed: {install}."
+        if _numbers(there) < _numbers(least):
+            return f"joma needs {name} {least} or newer, and {there} is installed: {install}."
+    return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """2.9.1+cpu -> (2, 9, 1); what follows the release counts for nothing, and so do zeros at its end."""
+    numbers = []
+    for part in version.partition("+")[0].split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+        if digits != part:  # 0rc1
+            break
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)

@@ -16,7 +16,7 @@ import torch
 
 import joma
 from command_line import called
-from joma.core import requirements
+from joma.core import version as needs
 from joma.core.errors import InputError, MissingPackageError
 from joma.measures.attention import compiled
 
@@ -39,7 +39,7 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def test_what_is_installed_here_suffices() -> None:
-    assert requirements.outdated() == ""
+    assert needs.find_outdated() == ""
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_what_is_installed_here_suffices() -> None:
 )
 def test_an_old_torch_is_named(version: str, old: bool, versions: dict[str, str]) -> None:
     versions["torch"] = version
-    told = requirements.outdated()
+    told = needs.find_outdated()
     assert bool(told) == old
     if old:
         assert told == f"joma needs torch 2.9 or newer, and {version} is installed: pip install 'torch>=2.9'."
@@ -56,9 +56,9 @@ def test_an_old_torch_is_named(version: str, old: bool, versions: dict[str, str]
 
 def test_a_missing_package_is_named_and_numba_may_be_missing(versions: dict[str, str]) -> None:
     versions["numba"] = "missing"
-    assert requirements.outdated() == ""
+    assert needs.find_outdated() == ""
     versions["scipy"] = "missing"
-    assert requirements.outdated().startswith(
+    assert needs.find_outdated().startswith(
         "joma needs the package scipy, which is not installed: pip install"
     )
 
