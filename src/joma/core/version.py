@@ -1,4 +1,4 @@
-"""The version of joma, the commit that it was built from, and the packages that it lacks."""
+"""The version of joma, the commit that it was built from, and what it needs that is missing or too old."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os  # and not pathlib, whose import takes a tenth of the time of ``joma -
 __version__ = "0.1.0"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _BUILT = os.path.join(_HERE, "commit.txt")
+_GIT = os.path.join(_HERE, "..", "..", "..", ".git")
 _OPTIONAL = ("numba",)
 """What joma works without."""
-_GIT = os.path.join(_HERE, "..", "..", "..", ".git")
 
 
 def commit() -> str:
@@ -43,37 +43,41 @@ def _read(*parts: str) -> str:
 def find_outdated() -> str:
     """Return a sentence that names a package which is missing or too old, or an empty one.
 
-    The least versions are those of joma's own metadata; extras do not count.
+    The least versions are those of joma's own metadata; extras do not count. It is asked when an import has
+    failed.
     """
-    import re  # these two take half of the time of the command's help
+    import re  # neither is needed by the command's help, of which their import would be half
     from importlib import metadata
 
-    pattern = re.compile(r"(?P<name>[\w.-]+)\s*>=\s*(?P<least>[\d.]+)$")
     try:
         stated = metadata.requires("joma") or []
     except metadata.PackageNotFoundError:
         return ""
     for line in stated:
-        match = pattern.match(line)
-        if match is None or match["name"].lower() in _OPTIONAL:
+        match = re.match(r"([\w.-]+)\s*>=\s*([\d.]+)$", line)
+        if match is None or match[1].lower() in _OPTIONAL:
             continue
-        name, least = match["name"], match["least"]
+        name, least = match[1], match[2]
+        install = f"pip install '{name}>={least}'"
         try:
-            found = metadata.version(name)
+            there = metadata.version(name)
         except metadata.PackageNotFoundError:
-            return f"joma needs the package {name}, which is not installed: pip install '{name}>={least}'."
-        if _numbers(found) < _numbers(least):
-            install = f"pip install '{name}>={least}'"
-            return f"joma needs {name} {least} or newer, and {found} is installed: {install}."
+            return f"joma needs the package {name}, which is not installed: {install}."
+        if _numbers(there) < _numbers(least):
+            return f"joma needs {name} {least} or newer, and {there} is installed: {install}."
     return ""
 
 
 def _numbers(version: str) -> tuple[int, ...]:
     """2.9.1+cpu -> (2, 9, 1); what follows the release counts for nothing, and so do zeros at its end."""
-    import re
-
-    release = re.match(r"\d+(?:\.\d+)*", version)
-    numbers = [int(part) for part in release[0].split(".")] if release else []
+    numbers = []
+    for part in version.partition("+")[0].split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+        if digits != part:  # 0rc1
+            break
     while numbers and numbers[-1] == 0:
         numbers.pop()
     return tuple(numbers)

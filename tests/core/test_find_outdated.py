@@ -16,8 +16,8 @@ import torch
 
 import joma
 from command_line import called
+from joma.core import version as needs
 from joma.core.errors import InputError, MissingPackageError
-from joma.core.version import find_outdated
 from joma.measures.attention import compiled
 
 SOURCE = Path(joma.__file__).parents[1]
@@ -39,7 +39,7 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def test_what_is_installed_here_suffices() -> None:
-    assert find_outdated() == ""
+    assert needs.find_outdated() == ""
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_what_is_installed_here_suffices() -> None:
 )
 def test_an_old_torch_is_named(version: str, old: bool, versions: dict[str, str]) -> None:
     versions["torch"] = version
-    told = find_outdated()
+    told = needs.find_outdated()
     assert bool(told) == old
     if old:
         assert told == f"joma needs torch 2.9 or newer, and {version} is installed: pip install 'torch>=2.9'."
@@ -56,9 +56,11 @@ def test_an_old_torch_is_named(version: str, old: bool, versions: dict[str, str]
 
 def test_a_missing_package_is_named_and_numba_may_be_missing(versions: dict[str, str]) -> None:
     versions["numba"] = "missing"
-    assert find_outdated() == ""
+    assert needs.find_outdated() == ""
     versions["scipy"] = "missing"
-    assert find_outdated().startswith("joma needs the package scipy, which is not installed: pip install")
+    assert needs.find_outdated().startswith(
+        "joma needs the package scipy, which is not installed: pip install"
+    )
 
 
 def test_the_face_says_so(versions: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
