@@ -57,9 +57,9 @@ def honest(folder: Path, steps: tuple[int, ...] = (1, 3)) -> None:
         save_file({UP: weight(step)}, folder / f"step{step}" / "model.safetensors")
 
 
-def complaint(series: str, *, whole: bool = True) -> str:
+def complaint(series: str, *, whole: bool = True, audit: bool = True) -> str:
     """What is wrong with the tables of a series; ``whole``: the first and the third are to be had."""
-    settings = TrackSettings(reading=ReadingSettings(model=series))
+    settings = TrackSettings(reading=ReadingSettings(model=series), audit=audit)
     with tempfile.TemporaryDirectory() as kept:
         try:
             parts = Parts(RunProgress(Path(kept), quiet=True))

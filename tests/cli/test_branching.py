@@ -73,7 +73,7 @@ def test_every_name_stands_for_parameters() -> None:
     ("ways", "message"),
     [
         (("frozen freeze mlp",), "is no intervention with a name of its own"),
-        (("a: none", "a: none"), "is no intervention with a name of its own"),
+        (("a: none", "a: none"), "repeats a value"),
         (("a:",), "is no intervention with a name of its own"),
         (("a: freeze mpl",), "names no parameter"),
         (("a: thaw mlp",), "thaw mlp"),

@@ -40,7 +40,7 @@ def test_the_attacks_notice_a_wrong_number(series: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attacks, "weight", lambda step, right=attacks.weight: right(max(step, 2)))
         assert "step3 has" not in attacks.complaint(str(series))
-        assert "step1 has" in attacks.complaint(str(series))
+        assert "step2 has" in attacks.complaint(str(series))
 
 
 Fault = Callable[[Path], Exception]

@@ -52,7 +52,8 @@ def test_no_check_and_no_experiment_is_left_out() -> None:
     assert {name for result in RESULTS for name in result.experiments} == of_papers
 
 
-def test_the_sites_page_is_current() -> None:
+def test_the_sites_page_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
     spec = importlib.util.spec_from_file_location("results_page", DOCS / "results.py")
     assert spec is not None
     assert spec.loader is not None

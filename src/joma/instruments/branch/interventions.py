@@ -21,8 +21,8 @@ from joma.instruments.branch.entropy import WAYS as ENTROPY_WAYS
 Change = Callable[[nn.Module, Optimizer], object]
 Way = str | Change | Any
 """Words, a function that changes model and optimizer, or batches that are read in the place of the twin's."""
-_ON_PARAMETERS = ("freeze", "rewind", "rate")
-_ACTS = ("none", *_ON_PARAMETERS, "reset-optimizer", *ENTROPY_WAYS, *ATTENTION_WAYS)
+ON_PARAMETERS = ("freeze", "rewind", "rate")
+_ACTS = ("none", *ON_PARAMETERS, "reset-optimizer", *ENTROPY_WAYS, *ATTENTION_WAYS)
 _EXAMPLES = (
     "write 'rate 0.1 PATTERN', 'rewind PATTERN to 10', 'entropy-floor 1.5 times 10', or "
     "'attention-temperature 2'."
@@ -140,7 +140,7 @@ def _read(name: str, said: Way, at: int) -> Intervention:
         raise _refusal(
             name, said, f"a rate is a factor of at least 0, and a rewind goes to a step from 0 to {at}."
         )
-    if (act in _ON_PARAMETERS) != bool(found.patterns):
+    if (act in ON_PARAMETERS) != bool(found.patterns):
         raise _refusal(
             name,
             said,

@@ -16,7 +16,7 @@ from joma.core.progress import Progress
 from joma.data.corpora import load_corpus
 from joma.data.text import Batches, TokenText, encode_like, tokenize
 from joma.instruments.branch import DecoderBranchSettings
-from joma.instruments.branch.interventions import Way, read_interventions
+from joma.instruments.branch.interventions import ON_PARAMETERS, Way, read_interventions
 from joma.instruments.branch.measure import measure_branches
 from joma.measures.entropy import entropy_of_probabilities
 from joma.models.decoder import Decoder
@@ -132,5 +132,7 @@ def _way(settings: DecoderBranchSettings, text: TokenText, words: str) -> Way:
             )
         other = encode_like(load_corpus(rest.strip()).training, text)
         return Batches(other, settings.batch, settings.length, "random", settings.seed)
+    if act not in ON_PARAMETERS:
+        return words
     names = parameter_names(settings)
     return " ".join(one for word in words.split() for one in names.get(word, (word,)))

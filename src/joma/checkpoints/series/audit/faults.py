@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from joma.core.printing import one_line_of
+
 FAULTS = {
     "copy": "all of its tensors are another member's",
     "stale tensors": "some of its tensors are another member's",
@@ -53,6 +55,13 @@ class Fault:
     """The member that these tensors match, if any."""
     reason: str = ""
     """Half a sentence more, where there is more to say."""
+
+    def __post_init__(self) -> None:
+        """A name of a file need not be UTF-8, and no table holds such a name."""
+        object.__setattr__(self, "member", one_line_of(self.member))
+        object.__setattr__(self, "matches", one_line_of(self.matches))
+        object.__setattr__(self, "reason", one_line_of(self.reason))
+        object.__setattr__(self, "tensors", tuple(map(one_line_of, self.tensors)))
 
     def sentence(self) -> str:
         """The fault as one sentence."""

@@ -253,12 +253,13 @@ class HubSeries(DistantSeries):
             raise InputError(f"{member.name}: its config.json is not JSON ({error}).") from error
         return content if isinstance(content, dict) else {}
 
-    def header(self, member: Member, file: str, first: int = FIRST) -> Header:
+    def header(self, member: Member, file: str, first: int = 0) -> Header:
         """Of one of its files; of those with the same hash it is read once."""
         found = self._remote[member.name].files[file]
         if found.content_hash not in self._headers:
             read = partial(self._read, member, file)
-            self._headers[found.content_hash] = read_header(read, found.size, f"{member.name}/{file}", first)
+            where = f"{member.name}/{file}"
+            self._headers[found.content_hash] = read_header(read, found.size, where, first or FIRST)
         return self._headers[found.content_hash]
 
     def files(self, member: Member) -> dict[str, ListedFile]:

@@ -11,7 +11,7 @@ from joma.checkpoints.families.sizes import Config
 from joma.checkpoints.formats.shard import TensorEntry
 from joma.checkpoints.series.members import Member, Note, lines
 from joma.checkpoints.series.sources.listed import ListedFile
-from joma.checkpoints.series.sources.ranged import FIRST, Header
+from joma.checkpoints.series.sources.ranged import Header
 
 Wanted = Callable[[Mapping[str, TensorEntry], Config], set[str]]
 """What is stored, by name, and the model's settings -> the names of the tensors that will be read."""
@@ -87,8 +87,8 @@ class DistantSeries(Series):
         """Name of a tensor -> file, by the index; nothing where there is none. It transfers the index."""
 
     @abstractmethod
-    def header(self, member: Member, file: str, first: int = FIRST) -> Header:
-        """Of a safetensors file, by its ``first`` bytes and what they leave.
+    def header(self, member: Member, file: str, first: int = 0) -> Header:
+        """Of a safetensors file, by its ``first`` bytes (0: the usual number) and what they leave.
 
         Raises:
             JomaError: it cannot be read.
