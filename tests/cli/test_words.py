@@ -150,7 +150,7 @@ def test_the_settings_of_a_run_are_a_config_file(
     assert "is of a run of 'toy', not of 'fig9'" in capsys.readouterr().err
     (tmp_path / "c.yaml").write_text("overwrite: true\n")
     assert cli.main(["probe", "model", "--config", str(tmp_path / "c.yaml")]) == 2
-    assert "it is an option, which the command line alone sets" in capsys.readouterr().err
+    assert "it is an option, which is set on the command line only" in capsys.readouterr().err
 
 
 def test_words_without_a_name_stand_anywhere() -> None:
