@@ -113,7 +113,7 @@ class Drawn:
         ({"interventions": {}}, "at least one name"),
         ({"interventions": {"a": "rewind * to 9"}}, "from 0 to 3"),
         ({"interventions": {"a": "rate x *"}}, "rate 0.1"),
-        ({"interventions": {"twin": "none"}}, "no name of a branch"),
+        ({"interventions": {"twin": "none"}}, "not a name of a branch"),
         ({"step": lambda model, batch: None}, "hides its loss"),
         ({"step": lambda model, batch: {"other": 1.0}}, "hides its loss"),
         ({"make": lambda: (*make()[:2], iter([1]))}, "cannot be read again"),

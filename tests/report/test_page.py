@@ -134,7 +134,7 @@ def test_figures_are_small_and_links_are_not_followed(tmp_path: Path) -> None:
     assert lines is not None
     assert len(lines) <= LARGEST + 30
     for name, content in (
-        ("text.png", b"no picture"),
+        ("text.png", b"not a picture"),
         ("cut.png", (tmp_path / "loud.png").read_bytes()[:5000]),
     ):
         (tmp_path / name).write_bytes(content)

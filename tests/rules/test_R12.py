@@ -36,7 +36,7 @@ def test_an_error_of_a_users_model_keeps_its_words(kind: type[Exception], said: 
         run_batch(Odd(), TOKENS)
     assert said in str(caught.value)
     assert kind.__name__ in str(caught.value)
-    assert "Odd cannot read tokens alone" in str(caught.value)
+    assert "Odd cannot read a batch of tokens only" in str(caught.value)
 
 
 def models() -> dict[str, tuple[nn.Module, dict[str, Any]]]:

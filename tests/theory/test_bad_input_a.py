@@ -91,14 +91,14 @@ FLOWS = [
 ]
 
 ISOTROPIC = [
-    (lambda: RadialLaw(3, 2), "no function"),
+    (lambda: RadialLaw(3, 2), "not a function"),
     (lambda: RadialLaw(lambda r: 1.0, 2, support=NAN), "support"),
     (lambda: UniformBall(2.5), "dimension = 2.5"),
     (lambda: MultivariateT(np.inf), "nu"),
     (lambda: MultivariateT(3.0).mean_excess(-1e300), "beyond float64"),
     (lambda: HomogeneousGate(minus=NAN), "minus"),
     (lambda: RELU(NAN), "x holds nan"),
-    (lambda: SmoothGate(3), "no function"),
+    (lambda: SmoothGate(3), "not a function"),
     (lambda: isotropic.gate_moments(Gaussian(), SmoothGate(lambda x: NAN), 0.0, 1.0), "finite everywhere"),
     (lambda: isotropic.gate_moments(Gaussian(), "relu", 0.0, 1.0), "gate = 'relu'"),
     (lambda: isotropic.gate_moments(None, RELU, 0.0, 1.0), "law = None"),

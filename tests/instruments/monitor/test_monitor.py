@@ -459,9 +459,9 @@ def test_monitors_of_every_step_do_not_disturb_each_other() -> None:
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"every": 0}, "no cadence"),
-        ({"every": True}, "no cadence"),
-        ({"alpha": 1.5}, "no probability"),
+        ({"every": 0}, "not a cadence"),
+        ({"every": True}, "not a cadence"),
+        ({"alpha": 1.5}, "not a probability"),
         ({"steps": 0}, "at least 1 step"),
         ({"on_alarm": "shout"}, "on_alarm"),
         ({"log": "wandbb"}, "did you mean 'wandb'"),

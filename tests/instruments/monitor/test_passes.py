@@ -91,8 +91,8 @@ def test_evaluation_between_steps_is_not_measured_and_leaves_nothing() -> None:
             with torch.no_grad():
                 net(ids(4))
             loss = net(ids(2)).sum()
-            assert monitor._look is not None
-            assert len(monitor._look._watch._records) == 3
+            assert monitor._looks.look is not None
+            assert len(monitor._looks.look._watch._records) == 3
             monitor.step(step, loss=loss)
     assert set(entropies(monitor)["count"]) == {2 * LENGTH}
 

@@ -12,11 +12,11 @@ from joma.measures.attention.statistics import ATTENTION_ENTROPY
 def _sentences(heads: list[list[float]], ranks: list[float]) -> str:
     attention = pd.DataFrame(
         [
-            (layer, head, ATTENTION_ENTROPY, v)
+            (layer, f"layers.{layer}.attention", head, ATTENTION_ENTROPY, v)
             for layer, row in enumerate(heads)
             for head, v in enumerate(row)
         ],
-        columns=["layer", "head", "metric", "value"],
+        columns=["layer", "module", "head", "metric", "value"],
     )
     means = [sum(row) / len(row) for row in heads]
     layers = pd.DataFrame({"layer": range(len(heads)), "entropy": means, "rank_lower": ranks})

@@ -107,7 +107,7 @@ def test_a_pickle_that_would_run_code_is_refused_unread(folder: Path, tmp_path: 
         ({"model": "weights.gguf"}, "does not exist"),
         ({"model": "./nowhere"}, "does not exist"),
         ({"model": 3}, "model is a int"),
-        ({"model": nn.Linear(1, 1), "tokenizer": "/nowhere/at all"}, "does not exist|no path"),
+        ({"model": nn.Linear(1, 1), "tokenizer": "/nowhere/at all"}, "does not exist|not a path"),
     ],
 )
 def test_what_is_no_model_is_refused(given: dict[str, Any], message: str) -> None:

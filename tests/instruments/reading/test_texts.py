@@ -103,7 +103,7 @@ def test_bad_texts_are_refused_in_a_sentence(tmp_path: Path) -> None:
         ("is empty", {"text": tmp_path / "empty.txt"}),
         ("is empty", {"text": []}),
         ("cannot be read", {"text": tmp_path / "none.txt"}),
-        ("no array of token ids", {"text": tmp_path / "bad.npy"}),
+        ("not an array of token ids", {"text": tmp_path / "bad.npy"}),
         ("has the columns a, b", {"text": tmp_path / "t.parquet"}),
         ("no column 'c'", {"text": tmp_path / "t.parquet", "column": "c"}),
         ("has no columns", {"text": "abc", "column": "text"}),

@@ -462,7 +462,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"window": 0, "causal": True}, "positive number"),
     ({"softcap": -1.0}, "softcap = -1.0"),
     ({"scale": math.nan}, "scale = nan"),
-    ({"rows": 1.5}, "no share"),
+    ({"rows": 1.5}, "not a share"),
     ({"rows": [10]}, "indices from 0 to 9"),
     ({"query": torch.zeros(2, 4, 10, 9)}, "width 9"),
     ({"query": torch.zeros(2, 3, 10, 8)}, "3 query heads are no multiple of 2"),

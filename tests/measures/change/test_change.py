@@ -159,7 +159,7 @@ def test_deviations_by_hand() -> None:
 def test_bad_plans() -> None:
     with pytest.raises(InputError, match="at least one look"):
         threshold(0, 0.05)
-    with pytest.raises(InputError, match="no probability"):
+    with pytest.raises(InputError, match="not a probability"):
         threshold(10, 1.0)
 
 

@@ -69,7 +69,7 @@ def run_batch(model: nn.Module, batch: TokenBatch, *, logits: bool = False) -> O
             else "give its inputs ready: joma.probe(model, batches=[{...}])"
         )
         raise InputError(
-            f"{type(inner).__name__} cannot read {'this batch' if ready else 'tokens only'} "
+            f"{type(inner).__name__} cannot read {'this batch' if ready else 'a batch of tokens only'} "
             f"({type(error).__name__}: {first_line(error)}); its inputs are {', '.join(parameters)}. If they "
             f"are not the fault, mend the model; otherwise {advice}."
         ) from error
