@@ -202,7 +202,7 @@ def test_gradients_that_were_changed_before_the_step_are_said(
             model.zero_grad()
     found = monitor.table().query("metric == 'gradient_norm'").set_index("step")["value"]
     assert np.allclose(found, np.array(true)[[0, 2, 4]], rtol=1e-4)
-    said = [record.getMessage() for record in caplog.records]
+    said = [text for record in caplog.records if "gradient norm" in (text := record.getMessage())]
     assert len(said) == 1
     assert ("clipped" if change == "clipped" else "zero_grad()") in said[0]
 
@@ -219,7 +219,7 @@ def test_gradients_that_are_those_of_the_loss_are_not_talked_about(caplog: pytes
             monitor.step(step, loss=torch.stack(losses).sum())
             model.zero_grad()
     assert torch.autograd.backward is backward
-    assert not caplog.records
+    assert not any("gradient norm" in record.getMessage() for record in caplog.records)
     assert (monitor.table()["metric"] == "gradient_norm").sum() == 4
 
 
