@@ -19,6 +19,8 @@ from joma.measures.attention.scores import Scores
 
 TOLERANCE = 1e-5
 """Relative. Heads in which the estimate of a key's error is larger are computed again in float64."""
+_SMALLEST_SQUARE = 1e-30
+"""Sums of squares below this lack the digits that float32 loses near its smallest number, 1e-38."""
 RECEIVED = {
     "received_mass": ("queries", "sum over the queries of p_ij"),
     "received_mean": ("", "mean of p_ij over the queries that can see key j"),
@@ -287,6 +289,8 @@ def _redo(
     doubtful = (sums.mass_error > tolerance * sums.mass) & (sums.mass > 0)
     # The square's relative error is twice that of its root.
     doubtful |= (sums.removal_error > 2 * tolerance * sums.removal) & (sums.removal > 0)
+    if value is not None:  # the squares of small probabilities leave float32's range
+        doubtful |= (sums.square < _SMALLEST_SQUARE) & (sums.mass > 0)
     doubtful |= ~(sums.mass.isfinite() & sums.mass_error.isfinite() & sums.removal.isfinite())
     group = given.scores.group
     key_heads = torch.unflatten(doubtful.any(-1), 1, (-1, group)).any(-1)
@@ -330,7 +334,9 @@ def _finish(
         number = queries.clamp_min(1)[..., None]
         length = torch.linalg.vector_norm(value.double(), dim=-1).repeat_interleave(scores.group, 1)
         values["value_mass"] = (sums.square / number).sqrt() * length
-        errors["value_mass"] = values["value_mass"] * relative.clamp_max(1.0)
+        # Besides the probabilities' error, that of their squares, of the sum and of its root.
+        further = 2 * torch.finfo(dtype).eps
+        errors["value_mass"] = values["value_mass"] * (relative.clamp_max(1.0) + further)
         values["removal_effect"] = (sums.removal / number).sqrt()
         doubt = sums.removal_error / number
         root = values["removal_effect"]

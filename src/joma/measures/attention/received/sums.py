@@ -12,6 +12,8 @@ from joma.measures.attention.scores import Scores
 
 _SPREAD = 0.25
 """Times the error estimate of one score: roundings of many rows and keys average out, see the tests."""
+_FEW = 64
+"""Up to so many keys nothing averages out."""
 
 
 @dataclass
@@ -41,7 +43,8 @@ def doubts(scores: Scores, typical: Tensor, top: Tensor, keys: int) -> tuple[Ten
     size = length * typical + top.abs() + 8 + math.sqrt(keys) / 16
     if scores.softcap is not None:
         size = size + scores.softcap
-    return _SPREAD * scores.rounding * length, _SPREAD * scores.rounding * size
+    rounding = scores.rounding * (1.0 if keys <= _FEW else _SPREAD)
+    return rounding * length, rounding * size
 
 
 def underflow_bound(dtype: torch.dtype) -> float:
