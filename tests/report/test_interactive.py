@@ -173,6 +173,7 @@ def test_the_page_grows_by_little(watched: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.browser
 def test_a_map_by_keyboard(browser: Any, watched: Path) -> None:
     tab = browser.new_page()
+    tab.set_default_timeout(120_000)  # a machine may be busy
     problems: list[str] = []
     tab.on("console", lambda message: problems.append(message.text))
     tab.on("pageerror", lambda error: problems.append(str(error)))
@@ -207,6 +208,7 @@ def test_a_map_by_keyboard(browser: Any, watched: Path) -> None:
 @pytest.mark.parametrize("width", [390, 1200])
 def test_curves_are_switched_and_tables_sorted(browser: Any, watched: Path, width: int) -> None:
     tab = browser.new_page(viewport={"width": width, "height": 900})
+    tab.set_default_timeout(120_000)  # a machine may be busy
     tab.goto(watched.as_uri())
     tab.get_by_role("combobox", name="shown").select_option(label="residual rms, curves")
     group = tab.get_by_role("group", name="layer")
@@ -240,6 +242,7 @@ def test_curves_are_switched_and_tables_sorted(browser: Any, watched: Path, widt
 @pytest.mark.browser
 def test_no_other_script_runs_and_none_is_needed(browser: Any, watched: Path) -> None:
     tab = browser.new_page()
+    tab.set_default_timeout(120_000)  # a machine may be busy
     tab.goto(watched.as_uri())
     tab.evaluate(
         "() => { const own = document.createElement('script'); own.textContent = 'window.bad = 1';"
