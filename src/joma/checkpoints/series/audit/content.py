@@ -143,7 +143,8 @@ def _prefixes(own: Iterable[str], wanted: Iterable[str]) -> list[tuple[str, str]
         longest = next(((before, ending) for before, ending in _splits(name) if ending in endings), None)
         if longest is not None:
             found.update((longest[0], after) for after in endings[longest[1]][:_MOST_PREFIXES])
-    return [pair for pair, _ in found.most_common(_MOST_PREFIXES)]
+    plain = [pair for pair, _ in found.most_common() if not any(map(str.isdigit, "".join(pair)))]
+    return plain[:_MOST_PREFIXES]  # what holds a number is no prefix: layers may have been renumbered
 
 
 def _splits(name: str) -> list[tuple[str, str]]:
