@@ -257,3 +257,18 @@ def test_no_other_script_runs_and_none_is_needed(browser: Any, watched: Path) ->
     assert tab.locator("picture img").first.is_visible()
     assert tab.locator("script.views").first.is_hidden()
     context.close()
+
+
+def test_a_name_that_each_moment_has_of_its_own_tells_no_lines_apart() -> None:
+    table = pd.DataFrame(
+        {
+            "checkpoint": [f"checkpoint-{step}" for step in (0, 10, 20) for _ in range(2)],
+            "metric": "stable_rank",
+            "layer": [0, 1] * 3,
+            "step": [0, 0, 10, 10, 20, 20],
+            "value": [3.0, 4.0, 2.5, 3.5, 2.0, 3.0],
+        }
+    )
+    (view,) = views_of({"values": table})
+    assert view.by == {"layer": ["0", "1"]}
+    assert view.values.tolist() == [[3.0, 2.5, 2.0], [4.0, 3.5, 3.0]]

@@ -182,7 +182,7 @@ const showCurves = (view, place) => {
     place.append(field);
   }
   paint();
-  place.append(plot, make("p", { class: "soft" }, `From left to right ${view.axis} ${view.steps[0]} to ${view.steps.at(-1)}, upward ${short(view.low)} to ${short(view.high)} ${view.unit}${view.log ? ", logarithmic" : ""}.`), said);
+  place.append(plot, make("p", { class: "soft" }, `From left to right ${view.axis} ${view.steps[0]} to ${view.steps.at(-1)}, upward ${short(view.low)} to ${short(view.high)}${view.unit && " " + view.unit}${view.log ? ", logarithmic" : ""}.`), said);
 };
 
 for (const data of document.querySelectorAll("script.views")) {

@@ -122,8 +122,8 @@ def _maps(table: str, title: str, rows: pd.DataFrame) -> Iterator[View]:
     if not {"layer", "head"} <= set(rows.columns):
         return
     rows = rows[rows["layer"].notna() & rows["head"].notna()]
-    names = [name for name in _identities(rows) if name not in ("layer", "head")]
     axis = _axis(rows)
+    names = [name for name in _identities(rows, axis) if name not in ("layer", "head")]
     for label, own in _split(rows, names):
         layers, heads = (_levels(own[name]) for name in ("layer", "head"))
         if not 1 < len(layers) * len(heads) <= _MOST_CELLS:
@@ -138,7 +138,7 @@ def _maps(table: str, title: str, rows: pd.DataFrame) -> Iterator[View]:
 def _curves(table: str, title: str, rows: pd.DataFrame) -> Iterator[View]:
     """One view of all lines over the steps, where they are few enough to be told apart."""
     axis = _axis(rows)
-    names = _identities(rows)
+    names = _identities(rows, axis)
     if not axis or rows[axis].nunique() < 2:
         return
     levels = {name: _levels(rows[name]) for name in names}
@@ -161,14 +161,19 @@ def _axis(rows: pd.DataFrame) -> str:
     return next((name for name in AXES if name in rows and rows[name].notna().any()), "")
 
 
-def _identities(rows: pd.DataFrame) -> list[str]:
-    """The columns that tell one line from another, without those that others determine."""
+def _identities(rows: pd.DataFrame, axis: str) -> list[str]:
+    """The columns that tell one line from another, without those that others or the moment determine.
+
+    What has another value at each moment (a checkpoint's name) would leave single points.
+    """
+    several = rows[axis].nunique() > 1 if axis else False
     names = [
         str(name)
         for name in rows.columns
         if name not in _NO_LINES
         and rows[name].nunique(dropna=False) > 1
         and (not pd.api.types.is_float_dtype(rows[name]) or rows[name].nunique() <= _MOST_LEVELS)
+        and not (several and name != axis and rows.groupby(name, dropna=False)[axis].nunique().max() == 1)
     ]
     distinct = rows[names].drop_duplicates()
 
