@@ -47,7 +47,7 @@ class LayerAttention:
 def layer_attentions(model: Decoder, tokens: Tensor) -> list[LayerAttention]:
     """Queries, keys and values of each layer on tokens (batch, length), without dropout."""
     found: list[LayerAttention] = []
-    with _in_evaluation(model):
+    with evaluation(model):
         x, mask = _embed(model, tokens), model.mask[: tokens.shape[1], : tokens.shape[1]]
         for layer in _layers(model):
             batch, length, width = x.shape
@@ -76,7 +76,7 @@ def losses_with_masks(model: Decoder, tokens: Tensor, seen: list[Tensor], start:
         raise InputError(f"losses from position {start} of {length}: give one before the text's end.")
     size = max(1, _LOGITS_AT_ONCE // (length * max(model.output.out_features, length)))
     found = []
-    with _in_evaluation(model):
+    with evaluation(model):
         first = _embed(model, tokens[None, :-1])
         for part in zip(*(torch.split(one, size) for one in seen), strict=True):
             x = first.expand(len(part[0]), -1, -1)
@@ -99,7 +99,8 @@ def _embed(model: Decoder, tokens: Tensor) -> Tensor:
 
 
 @contextmanager
-def _in_evaluation(model: Decoder) -> Iterator[None]:
+def evaluation(model: Decoder) -> Iterator[None]:
+    """Without dropout as long as this lasts."""
     training = model.training
     model.eval()
     try:

@@ -189,9 +189,9 @@ def products(
 
 
 @njit(inline="always")
-def _exp2(x: np.float32) -> np.float32:
-    """2^x for x <= 0, to two units in the last place; 2^-126 below -126."""
-    x = max(x, single(-126.0))
+def exp2_from(least: np.float32, x: np.float32) -> np.float32:
+    """2^x for x <= 0, to two units in the last place; below ``least`` 2^least, which is 0 at -127."""
+    x = max(x, least)
     whole = np.floor(x + single(0.5))
     rest = x - whole
     # The least-squares polynomial of Cephes' exp2f on [-1/2, 1/2].
@@ -224,7 +224,7 @@ def _add(scores: Floats, square: Floats, placed: bool, ramp: Floats, away: np.fl
     total, mean, weighted, place = single(0.0), single(0.0), single(0.0), single(0.0)
     for at in range(len(scores)):
         x = scores[at] - top
-        p = _exp2(x)
+        p = exp2_from(single(-126.0), x)
         scores[at] = p
         total += p
         mean += p * x
@@ -236,7 +236,7 @@ def _add(scores: Floats, square: Floats, placed: bool, ramp: Floats, away: np.fl
         place += away * total
     if state[1] > 0:
         lower = state[0] - top
-        kept = _exp2(lower)
+        kept = exp2_from(single(-126.0), lower)
         total += kept * state[1]
         mean += kept * (state[2] + lower * state[1])
         weighted += kept * state[3]

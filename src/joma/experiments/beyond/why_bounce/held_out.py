@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,6 +9,7 @@ from torch.nn import functional
 
 from joma.data.text import TokenText, validation_windows
 from joma.experiments.beyond.why_bounce import WhyBounce
+from joma.experiments.shared.decoder_attention import evaluation
 from joma.instruments.branch.entropy import attention_calls
 from joma.measures.attention.entropy import attention_entropy
 from joma.measures.entropy import entropy_of_probabilities
@@ -96,14 +94,3 @@ def losses_of_tokens(logits: Tensor, targets: Tensor) -> Tensor:
     """The loss of every token (windows, length), nats."""
     each = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
     return each.view(targets.shape)
-
-
-@contextmanager
-def evaluation(model: Decoder) -> Iterator[None]:
-    """Without dropout as long as this lasts."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)

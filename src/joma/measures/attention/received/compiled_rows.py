@@ -8,28 +8,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from joma.measures.attention.compiled_kernel import Floats, as_float, single
+from joma.measures.attention.compiled_kernel import Floats, exp2_from, single
 
 TOP, SHARE, WEIGHT, SLOPE, FLOOR, BESIDE, SEVERAL = range(7)
 """Places of what is known of each row; see ``key_sums``."""
-
-
-@njit(inline="always")
-def _exp2(x: np.float32) -> np.float32:
-    """2^x for x <= 0, to two units in the last place; 0 below -126.5."""
-    x = max(x, single(-127.0))
-    whole = np.floor(x + single(0.5))
-    rest = x - whole
-    # The least-squares polynomial of Cephes' exp2f on [-1/2, 1/2].
-    power = single(1.535336188319500e-4)
-    power = power * rest + single(1.339887440266574e-3)
-    power = power * rest + single(9.618437357674640e-3)
-    power = power * rest + single(5.550332471162809e-2)
-    power = power * rest + single(2.402264791363012e-1)
-    power = power * rest + single(6.931472028550421e-1)
-    power = power * rest + single(1.0)
-    result: np.float32 = power * as_float(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)))
-    return result
 
 
 @njit(inline="always")
@@ -39,7 +21,7 @@ def add_mass(scores: Floats, row: Floats, length: Floats, mass: Floats, doubt: F
     for at in range(len(scores)):
         # Read before anything is written, and chosen without a jump: else no vector is made of the maximum.
         largest = most[at]
-        p = _exp2(scores[at] - top) * share
+        p = exp2_from(single(-127.0), scores[at] - top) * share
         scores[at] = p
         mass[at] += weight * p
         doubt[at] += p * (slope * length[at] + floor)
