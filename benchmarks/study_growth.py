@@ -28,7 +28,7 @@ HEAD = """# What the growth of W_Q^T W_K tells
 Between looks `joma.Monitor` follows ln sigma_1 of W_Q^T W_K of each head, every five steps, by a
 warm-started power iteration. The rule: some head's value rises by 0.7 or more within 20 steps (its norm
 doubles), by three times what is usual in this run, and two fifths of that in the second half. It needs no
-forward hook and no look, so that the cadence of looks does not matter to it. Growth that is told has a
+forward hook and no look, so that the cadence of looks does not matter to it. Growth that is reported has a
 forecast: when the head's largest logit, as the last look saw it, reaches 100 if the growth goes on.
 
 This page is written by `{command}`. The constants were chosen on four kinds of networks, two bases each
@@ -70,8 +70,8 @@ def report(tables: dict[str, pd.DataFrame]) -> str:
     leads = tables["leads"].set_index("metric")
     held, told = held_forecasts(runs)
     words = [
-        f"- Healthy runs: told in {said} of {of} bases (upper bound {share_bounds(said, of)[1]:.1%}).",
-        f"- A doubled rate whose run stayed healthy: told in {twice} of {len(doubled)} "
+        f"- Healthy runs: reported in {said} of {of} bases (upper bound {share_bounds(said, of)[1]:.1%}).",
+        f"- A doubled rate whose run stayed healthy: reported in {twice} of {len(doubled)} "
         f"(upper bound {share_bounds(twice, len(doubled))[1]:.1%}).",
     ]
     for branch in (RAMP, "rate ramp 20"):
@@ -91,7 +91,7 @@ def report(tables: dict[str, pd.DataFrame]) -> str:
     words.append(
         f"- Forecasts of a logit of 100: {held} of {told} of the stated intervals (eight in ten) held."
     )
-    return "Bases in which growth was told:\n\n" + lines + "\n" + "\n".join(words) + "\n"
+    return "Bases in which growth was reported:\n\n" + lines + "\n" + "\n".join(words) + "\n"
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from joma.measures.change.growth import WINDOW, Forecast, Growth, GrowthState, a
 Place = tuple[str, int, str, int]
 """Stack, layer, module and head."""
 _REARMED = 0.5
-"""Score below which a growth that was told is over."""
+"""Score below which growth that was reported is over."""
 
 
 @dataclass
@@ -26,9 +26,9 @@ class GrowthAlarm:
     """Fed with one reading after the other; tells a growth once, and again after it has ended."""
 
     kind: Kind = "not judged"
-    """What a growth is told as: an alarm where that was asked for, or healthy runs set the level."""
+    """What growth is reported as: an alarm where that was asked for, or healthy runs set the level."""
     level: float = 1.0
-    """Score from which on growth is told; another one where healthy runs set it."""
+    """Score from which on growth is reported; another one where healthy runs set it."""
     level_sure: str = ""
     state: GrowthState = field(default_factory=GrowthState)
     raised: int | None = None
