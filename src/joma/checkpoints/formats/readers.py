@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from joma.checkpoints.formats.shard import ABSENT, Room, Shard, TensorEntry
-from joma.checkpoints.formats.state_dicts import counts_of, holds_arrays, state_of
+from joma.checkpoints.formats.state_dicts import counts_of, holds_arrays, sizes_of, state_of
 from joma.checkpoints.formats.unpickling import HostileError, content_of
 from joma.core.errors import InputError
 from joma.core.files import Json, parse_json
@@ -165,7 +165,7 @@ class PickledShard(Shard):
         self.path = path
         content = pickled_content(path)
         self._tensors, self.asides = state_of(content)
-        self.counts = counts_of(content)
+        self.counts, self.config = counts_of(content), sizes_of(content)
         if not self._tensors:
             if holds_arrays(content):
                 raise InputError(

@@ -36,7 +36,7 @@ def measure_one(settings: TrackSettings, path: Path) -> None:
     checkpoint = open_weights(path)
     weights_table(checkpoint, settings.layers)
     if settings.changes:
-        changes_table(checkpoint, [("previous", checkpoint)], settings.layers)
+        changes_table(checkpoint, [("previous", checkpoint)], settings.layers, heads=settings.heads)
     if settings.reads_text:
         on_text(settings, path)
 
