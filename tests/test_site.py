@@ -31,7 +31,10 @@ def test_the_page_of_the_command_line_is_current(monkeypatch: pytest.MonkeyPatch
 def test_every_experiment_has_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
     for file, text in writer("experiments", monkeypatch).pages().items():
         assert (DOCS / "experiments" / file).read_text("utf-8") == text, "run: python docs/experiments.py"
-    assert {path.stem for path in (DOCS / "experiments").glob("*.webp")} <= set(catalog.names())
+    drawn = {path.stem for path in (DOCS / "experiments").glob("*.webp")}
+    assert drawn <= set(catalog.names())
+    stored = {path.parent.name for path in (DOCS / "stored").glob("*/settings.yaml")} & set(catalog.names())
+    assert stored <= drawn, "run: python docs/experiments.py RUN_DIRECTORY"
 
 
 def test_the_gallery_has_every_figure(monkeypatch: pytest.MonkeyPatch) -> None:
