@@ -36,7 +36,6 @@ NOT_STORED = {
     "attention_rate": "no run is kept yet",
     "contextual_sparsity": "no run is kept yet",
     "eviction": "no run with the present settings is kept yet",
-    "why_bounce": "no run is kept yet",
 }
 """Experiments without a stored run -> why."""
 
