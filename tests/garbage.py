@@ -408,7 +408,7 @@ _WHY_BOUNCE = [
     Garbage("tokens of the middle third", replaced("metric", {"rise_rare": "rise_middle"}), "rare_tokens"),
     Garbage(
         "twins in another order",
-        replaced("metric", {name: f"entropy, {ORDER}" for name in ("noise", "scale", f"entropy, {HELD}")}),
+        replaced("metric", dict.fromkeys(("noise", "scale", f"entropy, {HELD}"), f"entropy, {ORDER}")),
         "noise scale was_held",
     ),
 ]
