@@ -1,4 +1,4 @@
-"""The post-norm decoder of the JoMA paper's Fig. 6 (encoder layers under a causal mask), and a pre-norm one."""
+"""The decoder of the JoMA paper's Fig. 6 (post-norm encoder layers, a causal mask), and a pre-norm one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class DecoderLayer(nn.Module):
         attended = self._attend(self.attention_norm(x) if self.pre_norm else x, mask, observe)
         x = x + self.dropout(attended)
         if self.pre_norm:
-            return x + self.dropout(self._transform(self.mlp_norm(x)))
+            transformed: Tensor = x + self.dropout(self._transform(self.mlp_norm(x)))
+            return transformed
         x = self.attention_norm(x)
         normed: Tensor = self.mlp_norm(x + self.dropout(self._transform(x)))
         return normed
