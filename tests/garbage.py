@@ -28,6 +28,7 @@ import stored  # noqa: E402  # docs is no package
 from joma.core.claim import Claim  # noqa: E402
 from joma.experiments.beyond.alarm.detection import OURS, OWN_CUSUM, WHOLE  # noqa: E402
 from joma.experiments.beyond.alarm.rules import KURTOSIS  # noqa: E402
+from joma.experiments.beyond.attention_rate import all_name, attention_name  # noqa: E402
 from joma.experiments.beyond.why_bounce.run import HELD, ORDER  # noqa: E402
 from joma.experiments.joma_paper.deep_hierarchy import (  # noqa: E402
     FROZEN,
@@ -430,6 +431,15 @@ GARBAGE: dict[str, list[Garbage]] = {
         Garbage("never armed", table("validity", lambda t: t.assign(armed_share=0.0)), "armed"),
         Garbage("never judged", table("validity", lambda t: t.assign(valid=np.nan)), "valid"),
         Garbage("never valid", table("validity", lambda t: t.assign(valid=0.0)), "valid"),
+    ],
+    "attention_rate": [
+        Garbage(
+            "equal rates",
+            replaced("variant", {attention_name(one): attention_name(1.0) for one in (0.3, 3.0)}),
+        ),
+        Garbage(
+            "all weights faster", replaced("variant", {attention_name(3.0): all_name(3.0)}), "not_the_rate"
+        ),
     ],
     "bounce_helps": [Garbage("nothing is pinned", table("curves", _pinned_is_free), "entropy_was_held")],
     "cdag": [Garbage("latents permuted over samples", instead("latents", true="permuted"))],
