@@ -124,7 +124,7 @@ def test_a_head_and_a_matrix_that_stand_out_are_found_and_others_are_not() -> No
 
 def conform(value: Any, schema: dict[str, Any]) -> bool:
     """Whether a value is as the part of JSON Schema that a digest's schema uses says."""
-    kinds = {"string": str, "number": (int, float), "integer": int, "null": type(None)}
+    kinds: dict[str, Any] = {"string": str, "number": (int, float), "integer": int, "null": type(None)}
     if "const" in schema:
         return bool(value == schema["const"])
     if schema["type"] == "object":
@@ -135,7 +135,7 @@ def conform(value: Any, schema: dict[str, Any]) -> bool:
     if schema["type"] == "array":
         return len(value) <= schema["maxItems"] and all(conform(one, schema["items"]) for one in value)
     named = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    return any(isinstance(value, kinds[kind]) for kind in named)  # type: ignore[arg-type]
+    return any(isinstance(value, kinds[kind]) for kind in named)
 
 
 @pytest.mark.usefixtures("no_pictures")

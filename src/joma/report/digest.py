@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.stats import ttest_ind
 
 from joma.checkpoints.adapters import open_weights
+from joma.core.arguments import Array
 from joma.core.claim import Claim
 from joma.core.errors import InputError
 from joma.core.files import is_there, user_path
@@ -154,7 +156,7 @@ def _differences(ours: Mapping[str, pd.DataFrame], theirs: Mapping[str, pd.DataF
     ]
 
 
-def _test(name: str, key: list[str], a: np.ndarray, b: np.ndarray) -> tuple[float, Finding]:
+def _test(name: str, key: list[str], a: Array, b: Array) -> tuple[float, Finding]:
     with np.errstate(all="ignore"):
         found = ttest_ind(b, a, equal_var=False)
     chance = float(found.pvalue)
@@ -184,15 +186,13 @@ def _last_values(table: pd.DataFrame) -> pd.DataFrame:
     places = [name for name in _PLACES if name in table]
     if "step" in table:
         table = table[table["step"] == table.groupby(seed)["step"].transform("max")]
-    words = {
-        name: table[name].astype(object).map(lambda value, name=name: _place(name, value)) for name in places
-    }
+    words = {name: [_place(name, value) for value in table[name].tolist()] for name in places}
     keyed = table.assign(**words).assign(metric=table["metric"].astype(str))
     keyed = keyed[np.isfinite(keyed["value"].to_numpy(float))]
     return keyed.pivot_table(index=["metric", *places], columns=seed, values="value", aggfunc="mean")
 
 
-def _place(name: str, value: object) -> str:
-    if pd.isna(value) or value == "":  # type: ignore[call-overload]
+def _place(name: str, value: Any) -> str:
+    if pd.isna(value) or value == "":
         return ""
     return f"{name} {int(value) if isinstance(value, float) else value}"

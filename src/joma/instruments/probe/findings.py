@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -44,6 +45,12 @@ def far_from_others(values: pd.Series[float]) -> pd.Series[float]:
     return (far / scale).sort_values(key=lambda one: -one.abs())
 
 
+def _named(far: pd.Series[float]) -> list[tuple[Any, float]]:
+    """Place and deviations of the farthest."""
+    some = far.head(_NAMED)
+    return list(zip(some.index.tolist(), some.tolist(), strict=True))
+
+
 def _layers(tables: Mapping[str, pd.DataFrame]) -> list[Finding]:
     layers = tables.get("layers")
     if layers is None or "normalised" not in layers:
@@ -83,7 +90,7 @@ def _heads(tables: Mapping[str, pd.DataFrame]) -> list[Finding]:
             look_next="joma.watch: what this head attends to (first_key_mass, previous_key_mass)",
             weight=_HEAD,
         )
-        for place, deviations in far_from_others(apart + middle).head(_NAMED).items()
+        for place, deviations in _named(far_from_others(apart + middle))
     ]
 
 
@@ -109,6 +116,6 @@ def _matrices(tables: Mapping[str, pd.DataFrame]) -> list[Finding]:
                 look_next="the same matrix at earlier checkpoints: joma track SERIES",
                 weight=_MATRIX,
             )
-            for row, deviations in far.head(_NAMED).items()
+            for row, deviations in _named(far)
         ]
     return found

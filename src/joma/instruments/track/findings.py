@@ -18,10 +18,10 @@ def findings(settings: TrackSettings, tables: Mapping[str, pd.DataFrame]) -> lis
     """Faulty members, curves that move beyond noise, when a sink arose, and what is missing."""
     found = _faults(tables)
     for change in largest_changes(tables):
-        words = change.words()
         found.append(
             Finding(
-                what=words,
+                what=change.words(placed=False),
+                where=change.place(),
                 metric=change.kind[0],
                 value=change.extreme(),
                 certainty=change.certainty(),

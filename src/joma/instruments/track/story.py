@@ -119,13 +119,17 @@ class Change:
         """The value that it reached."""
         return self._last if self.rises else self.lowest
 
-    def words(self) -> str:
-        """The change as a clause: what, where, from which value to which, by which step."""
+    def place(self) -> str:
+        """``layer 3, head 1``, as far as the curve has one."""
+        where = [f"{name} {int(self._row[name])}" for name in ("layer", "head") if _rows_of(self._row[name])]
+        return ", ".join(where)
+
+    def words(self, *, placed: bool = True) -> str:
+        """The change as a clause: what, where (unless that is said beside it), from what to what, by when."""
         what = _NAMES.get(self.kind[0], self.kind[0].replace("_", " "))
         if self.kind[1] not in ("", "attention"):
             what += f" of {self.kind[1]}"
-        where = [f"{name} {int(self._row[name])}" for name in ("layer", "head") if _rows_of(self._row[name])]
-        of = f" ({', '.join(where)})" if where else ""
+        of = f" ({self.place()})" if placed and self.place() else ""
         if self.rises:
             return f"{what}{of} rose from {self._first:.3g} to {self._last:.3g} by step {self._end}"
         said = f"{what}{of} fell from {self._first:.3g} to {self.lowest:.3g} by step {self._step}"
