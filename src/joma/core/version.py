@@ -68,6 +68,41 @@ def find_outdated() -> str:
     return ""
 
 
+def find_untried() -> str:
+    """Return a sentence that names a system or a Python on which joma was not tried, or an empty one.
+
+    What it was tried on stands among the classifiers of joma's own metadata.
+    """
+    import platform
+    import sys
+    from importlib import metadata
+
+    try:
+        stated = metadata.metadata("joma").get_all("Classifier") or []
+    except metadata.PackageNotFoundError:
+        return ""
+    systems = [line.split(" :: ")[-1] for line in stated if line.startswith("Operating System :: ")]
+    pythons = [
+        line.split(" :: ")[-1] for line in stated if line.startswith("Programming Language :: Python :: 3.")
+    ]
+    here, own = platform.system() or sys.platform, "{}.{}".format(*sys.version_info)
+    names = {"Darwin": "macOS"}
+    untried = [
+        found
+        for found, known in (
+            (names.get(here, here), systems),
+            (f"Python {own}", [f"Python {one}" for one in pythons]),
+        )
+        if known and found not in known
+    ]
+    if not untried:
+        return ""
+    return (
+        f"joma was tried on {' and '.join(systems)} with Python {', '.join(pythons)}, and not on "
+        f"{' with '.join(untried)}."
+    )
+
+
 def _numbers(version: str) -> tuple[int, ...]:
     """2.9.1+cpu -> (2, 9, 1); what follows the release counts for nothing, and so do zeros at its end."""
     numbers = []
