@@ -1,6 +1,7 @@
 """How long joma takes to begin: ``import joma`` and ``joma --help``, beside a Python that does nothing.
 
-Seconds of the processor, the least of twenty of each, in turn, so that what else runs counts little; at most 1.5 and 3 times are allowed.
+Seconds of the processor, the least of twenty of each, in turn, so that what else runs counts little. At most
+1.5 and 3 times are allowed.
 """
 
 from __future__ import annotations

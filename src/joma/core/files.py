@@ -27,7 +27,7 @@ LONGEST_CONFIG, LONGEST_INDEX = 4 << 20, 32 << 20
 """Bytes of a config.json and of an index of shards: a hundred times, and twice, what the largest take."""
 _HEAD = 2_000
 _SYNCHRONIZE, _ACCESS_DENIED, _STILL_RUNS = 0x00100000, 5, 0x102
-"""Numbers of the Windows API: a right, an error, and what a wait of no time answers of a process that runs."""
+"""Of the Windows API: a right, an error, and what a wait of no time answers of a process that runs."""
 _UNFINISHED = re.compile(r"\.writing-(\d+)-(.+)")
 
 

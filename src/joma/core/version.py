@@ -82,25 +82,15 @@ def find_untried() -> str:
     except metadata.PackageNotFoundError:
         return ""
     systems = [line.split(" :: ")[-1] for line in stated if line.startswith("Operating System :: ")]
-    pythons = [
-        line.split(" :: ")[-1] for line in stated if line.startswith("Programming Language :: Python :: 3.")
-    ]
-    here, own = platform.system() or sys.platform, "{}.{}".format(*sys.version_info)
-    names = {"Darwin": "macOS"}
-    untried = [
-        found
-        for found, known in (
-            (names.get(here, here), systems),
-            (f"Python {own}", [f"Python {one}" for one in pythons]),
-        )
-        if known and found not in known
-    ]
+    pythons = [line.split(" :: ")[-1] for line in stated if ":: Python :: 3." in line]
+    system, python = platform.system() or sys.platform, "{}.{}".format(*sys.version_info)
+    system = "macOS" if system == "Darwin" else system
+    untried = [system] if systems and system not in systems else []
+    untried += [f"Python {python}"] if pythons and python not in pythons else []
     if not untried:
         return ""
-    return (
-        f"joma was tried on {' and '.join(systems)} with Python {', '.join(pythons)}, and not on "
-        f"{' with '.join(untried)}."
-    )
+    tried = f"{' and '.join(systems)} with Python {', '.join(pythons)}"
+    return f"joma was tried on {tried}, and not on {' with '.join(untried)}."
 
 
 def _numbers(version: str) -> tuple[int, ...]:
