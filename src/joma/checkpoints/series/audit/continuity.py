@@ -36,12 +36,15 @@ _AGREE = 0.85
 
 
 def squared_distances(samples: Array) -> Array:
-    """(members, samples) -> (members, members)."""
-    centred = samples - samples.mean(axis=0)
+    """(members, samples) -> (members, members).
+
+    They are reckoned from the median of the members: one that is far off takes no digits from the others.
+    """
+    centred = samples - np.median(samples, axis=0)
     gram = centred @ centred.T
     own = np.diag(gram)
     squares: Array = np.maximum(own[:, None] + own[None] - 2.0 * gram, 0.0)
-    squares[squares < 1e-13 * max(float(own.max()), 1e-300)] = 0.0
+    squares[squares < 1e-13 * np.maximum(np.maximum(own[:, None], own[None]), 1e-300)] = 0.0
     return squares
 
 
@@ -61,14 +64,14 @@ def error_at(squares: Array, order: Sequence[int], place: int) -> float:
         place: from 1 to ``len(order) - 2``.
     """
     low, own, up = order[place - 1], order[place], order[place + 1]
-    a, b, c = squares[low, own], squares[own, up], squares[low, up]
+    a, b, c = (float(squares[pair]) for pair in ((low, own), (own, up), (low, up)))
     share = min(1.0, max(0.0, (a + c - b) / (2.0 * c))) if c > 0 else 0.0
     residual = max(0.0, a - share * (a + c - b) + share**2 * c)
     around = [c]
     if place > 1:
-        around.append(squares[low, order[place - 2]])
+        around.append(float(squares[low, order[place - 2]]))
     if place < len(order) - 2:
-        around.append(squares[up, order[place + 2]])
+        around.append(float(squares[up, order[place + 2]]))
     scale = max(around)
     if residual == 0.0:
         return 0.0
@@ -110,8 +113,8 @@ def end_moves(squares: Array, order: Sequence[int], first: bool) -> float:
     line = list(order if first else reversed(order))
     if len(line) < 4:
         return 0.0
-    beyond = max(squares[line[i], line[i + 1]] for i in range(1, min(4, len(line) - 1)))
-    step = squares[line[0], line[1]]
+    beyond = max(float(squares[line[i], line[i + 1]]) for i in range(1, min(4, len(line) - 1)))
+    step = float(squares[line[0], line[1]])
     if beyond > 0:
         return float(np.sqrt(step / beyond))
     return float("inf") if step > 0 else 0.0
@@ -165,7 +168,7 @@ def strangers(tensors: Sequence[Array], angles: Sequence[Array], order: Sequence
     for place, own in enumerate(order):
         others = [one for one in order if one != own]
         far = [
-            float(one[own, others].min() / max(1e-300, max(one[a, b] for a, b in pairwise(others))))
+            float(one[own, others].min()) / max(1e-300, *(float(one[a, b]) for a, b in pairwise(others)))
             for one in tensors
         ]
         alike = [float(np.delete(one[place], place).max()) for one in angles]

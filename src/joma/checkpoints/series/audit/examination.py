@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
+from joma.checkpoints.series.audit.averages import averages_among
 from joma.checkpoints.series.audit.content import MemberContent
 from joma.checkpoints.series.audit.continuity import (
     EndLook,
@@ -31,9 +33,6 @@ from joma.checkpoints.series.audit.structure import structure_faults
 from joma.core.arguments import Array
 from joma.core.errors import JomaError
 
-_AVERAGE = re.compile(
-    r"(?<![a-z])(avg|average[ds]?|averaging|ema|swa|soup|mean|merged?|model[-_ ]?stock)(?![a-z])", re.I
-)
 _NEARLY_ALL = 0.6
 _SUSPECT = 0.75
 """An error from which a reason is looked for, if it stands out among those of its member and its tensor."""
@@ -58,6 +57,11 @@ class Line:
     squares: dict[str, Array] = field(default_factory=dict)
     """Tensor -> squared distances of all members; NaN where a member cannot be compared."""
     named: set[tuple[int, str]] = field(default_factory=set)
+
+    @cached_property
+    def averages(self) -> set[int]:
+        """The members that say that they are averages of others."""
+        return averages_among(self.members)
 
     def order(self, name: str) -> list[int]:
         """The members whose tensor of this name is not yet named."""
@@ -170,17 +174,13 @@ def _largest_move(line: Line, name: str) -> float:
     return float(np.sqrt(max(squares[a, b] for a, b in pairwise(order)) / size))
 
 
-def _is_average(one: MemberContent) -> bool:
-    return bool(_AVERAGE.search(one.member.name)) or bool(_AVERAGE.search(one.path.name))
-
-
 def _swap_faults(line: Line, names: Sequence[str]) -> list[Fault]:
     """Members that have each other's place; found anew until there are none."""
     found: list[Fault] = []
     used: set[int] = set()
     while len(used) < len(line.members):
         full = [k for k, one in enumerate(line.members) if one.tensors and k not in used]
-        full = [k for k in full if not _is_average(line.members[k])]
+        full = [k for k in full if k not in line.averages]
         clean = [
             n for n in names if all((k, n) not in line.named and n in line.members[k].tensors for k in full)
         ]
@@ -224,7 +224,7 @@ def _inner_faults(line: Line, names: Sequence[str]) -> list[Fault]:
     for name in names:
         order = line.order(name)
         kept = errors_along(line.distances(name), order) if len(order) > 2 else {}
-        errors[name] = {k: e for k, e in kept.items() if not _is_average(line.members[k])}
+        errors[name] = {k: e for k, e in kept.items() if k not in line.averages}
         tests += len(kept)
     apart: dict[int, dict[str, float]] = {}
     for name, own in errors.items():
@@ -325,7 +325,7 @@ def _at_ends(line: Line, names: Sequence[str]) -> list[Fault]:
         if len(places) < 4:
             continue
         end = places[0] if first else places[-1]
-        if _is_average(line.members[end]):
+        if end in line.averages:
             continue
         looks: dict[str, EndLook] = {}
         for name in names:
