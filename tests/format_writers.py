@@ -189,10 +189,9 @@ def _write_deepspeed(folder: Path, stage: int, dtype: str = "bf16", *, universal
     distributed.barrier()
     if universal and distributed.get_rank() == 0:
         _convert_to_universal(saved, folder / "saved")
-    if stage == 3 or universal:
-        whole = get_fp32_state_dict_from_zero_checkpoint(str(saved))
-    else:
-        whole = engine.module.state_dict()
+    whole = {} if stage == 3 else dict(engine.module.state_dict())
+    if stage == 3 or universal:  # of stages 1 and 2 the tool leaves out what is not trained
+        whole |= get_fp32_state_dict_from_zero_checkpoint(str(saved))
     save_whole(folder, whole)
     distributed.barrier()
     if universal and distributed.get_rank() == 0:

@@ -23,6 +23,8 @@ from joma.core.arguments import Array
 
 _MOST_PREFIXES = 8
 """Pairs of prefixes that are tried where names differ by what stands before them."""
+_BLOCKS, _SHORT = 64, 8
+"""Blocks of rows that have digests of their own, and bytes of such a digest."""
 _ROWS = 6
 _LEVELS = 260
 _FEW = 16
@@ -46,6 +48,8 @@ class TensorContent:
     constant: bool
     coarse: str
     """``rounded`` or ``quantised`` where the entries have fewer digits than their type; else empty."""
+    blocks: tuple[bytes, ...] = ()
+    """A digest of each block of rows, in the order of the rows; of a vector, and on a hub, none."""
 
     @property
     def short(self) -> bool:
@@ -147,7 +151,10 @@ def _splits(name: str) -> list[tuple[str, str]]:
 def _content(name: str, tensor: Tensor, dtype: str, file: str, samples: int) -> TensorContent:
     plain = tensor.detach().contiguous()
     shape = tuple(plain.shape)
-    content = hashlib.blake2b(plain.reshape(-1).view(torch.uint8).numpy().data, digest_size=16)
+    blocks = (
+        [_digest(rows) for rows in plain.tensor_split(min(_BLOCKS, shape[0]))] if shape else [_digest(plain)]
+    )
+    content = hashlib.blake2b(b"".join(blocks), digest_size=16)
     content.update(f"{shape} {plain.dtype}".encode())
     floats = plain.is_floating_point()
     flat = plain.reshape(-1)
@@ -158,7 +165,12 @@ def _content(name: str, tensor: Tensor, dtype: str, file: str, samples: int) -> 
     constant = bool(flat.numel()) and bool((flat == flat[0]).all())
     digits = flat[sample_places(flat.numel(), samples)].double().numpy() if sample.size else sample
     coarse = tell_coarse(plain, digits) if sample.size and not constant else ""
-    return TensorContent(name, shape, dtype, file, content.digest(), sample, finite, zero, constant, coarse)
+    told = (sample, finite, zero, constant, coarse, tuple(one[:_SHORT] for one in blocks if len(shape) > 1))
+    return TensorContent(name, shape, dtype, file, content.digest(), *told)
+
+
+def _digest(rows: Tensor) -> bytes:
+    return hashlib.blake2b(rows.reshape(-1).view(torch.uint8).numpy().data, digest_size=16).digest()
 
 
 def tell_coarse(tensor: Tensor, sample: Array) -> str:

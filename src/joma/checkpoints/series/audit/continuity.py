@@ -33,6 +33,8 @@ _GAIN, _GAIN_AT_END, _GAIN_OF_FEW = 0.08, 0.15, 0.2
 _GROWTH = 1.45
 _FAR, _LITTLE = 1.4, 0.3
 _AGREE = 0.85
+_BREAK = 3.0
+"""How many times faster than anywhere else a line moves where another run begins."""
 
 
 def squared_distances(samples: Array) -> Array:
@@ -175,6 +177,37 @@ def strangers(tensors: Sequence[Array], angles: Sequence[Array], order: Sequence
         if np.median(far) > _FAR and (not alike or np.median(alike) < _LITTLE):
             found.add(own)
     return found
+
+
+def foreign_members(tensors: Sequence[Array], angles: Array, steps: Sequence[float]) -> set[int]:
+    """Two and more members in turn that have nothing in common with those before or after them.
+
+    The line breaks where most tensors move faster than anywhere else by far and have little in common on the
+    two sides. The parts that resemble the longest one belong together, and what is left is of another run.
+
+    Args:
+        tensors: of each tensor (members, members), squared distances.
+        angles: (matrices, members, members), cosines.
+        steps: of each member.
+
+    Returns:
+        Places along the line. A member that is alone is judged by ``errors_along`` and ``ends_apart``.
+    """
+    count = len(steps)
+    if count < 4 or not tensors or not len(angles):
+        return set()
+    alike = np.median(angles, axis=0)
+    ways = np.sqrt(np.stack([[one[k, k + 1] for k in range(count - 1)] for one in tensors]))
+    speeds = np.median(ways / np.maximum(np.diff(np.asarray(steps, dtype=float)), 1e-9), axis=0)
+    breaks = [k for k in range(count - 1) if alike[k, k + 1] < _LITTLE]
+    usual = max((speeds[k] for k in range(count - 1) if k not in breaks), default=0.0)
+    breaks = [k for k in breaks if speeds[k] > _BREAK * usual > 0.0]
+    edges = [0, *(k + 1 for k in breaks), count]
+    parts = [list(range(a, b)) for a, b in pairwise(edges)]
+    if not breaks or len(parts) > 3 or any(len(part) < 2 for part in parts):
+        return set()
+    longest = max(parts, key=lambda part: (len(part), part[0]))
+    return {k for part in parts if not (alike[np.ix_(part, longest)] > _LITTLE).any() for k in part}
 
 
 def find_swap(tensors: Sequence[Array], order: Sequence[int]) -> tuple[int, int] | None:

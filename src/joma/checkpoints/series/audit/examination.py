@@ -22,12 +22,13 @@ from joma.checkpoints.series.audit.continuity import (
     ends_apart,
     errors_along,
     find_swap,
+    foreign_members,
     squared_distances,
     strangers,
     unusual,
 )
 from joma.checkpoints.series.audit.faults import OF_ALL, Fault, join_faults
-from joma.checkpoints.series.audit.identity import shared_tensors
+from joma.checkpoints.series.audit.identity import shared_rows, shared_tensors
 from joma.checkpoints.series.audit.reasons import reason_for
 from joma.checkpoints.series.audit.structure import structure_faults
 from joma.core.arguments import Array
@@ -104,7 +105,17 @@ def examine_line(members: Sequence[MemberContent]) -> tuple[list[Fault], list[st
     shared = shared_tensors(whole)
     found += shared.faults
     line.named |= {(_place(members, whole[k].member.name), name) for k, name in shared.named}
+    rows = shared_rows(whole, {(k, name) for k, name in shared.named})
+    found += rows
+    held = {(fault.member, name) for fault in rows for name in fault.tensors}
+    line.named |= {
+        (k, name)
+        for k, one in enumerate(members)
+        for name, tensor in one.tensors.items()
+        if (one.member.name, tensor.name) in held
+    }
     names = _compared_tensors(line)
+    found += _foreign_faults(line, names)
     found += _swap_faults(line, names)
     found += _inner_faults(line, names)
     found += _at_ends(line, names)
@@ -122,7 +133,7 @@ def _without_consequences(line: Line, found: Sequence[Fault]) -> list[Fault]:
             if one.member in whole or not left:
                 continue
             one = replace(one, tensors=left)
-        if one.fault == "swapped tensors":
+        if one.fault in ("swapped tensors", "discontinuity") and not one.matches:
             place = _place(line.members, one.member)
             others = {
                 name
@@ -174,6 +185,19 @@ def _largest_move(line: Line, name: str) -> float:
     return float(np.sqrt(max(squares[a, b] for a, b in pairwise(order)) / size))
 
 
+def _foreign_faults(line: Line, names: Sequence[str]) -> list[Fault]:
+    """Two and more members in turn of another run."""
+    order = [k for k, one in enumerate(line.members) if one.tensors and k not in line.averages]
+    clean = [name for name in names if set(order) <= set(line.order(name))]
+    matrices = [name for name in clean if len(line.members[order[0]].tensors[name].shape) > 1]
+    if len(order) < 4 or 2 * len(clean) < len(names):
+        return []
+    angles = np.stack([cosines(line.samples(name, order)) for name in matrices]) if matrices else np.zeros(0)
+    squares = [line.distances(name)[np.ix_(order, order)] for name in clean]
+    steps = [float(line.members[k].member.place.step) for k in order]
+    return [_whole(line, order[place]) for place in sorted(foreign_members(squares, angles, steps))]
+
+
 def _swap_faults(line: Line, names: Sequence[str]) -> list[Fault]:
     """Members that have each other's place; found anew until there are none."""
     found: list[Fault] = []
@@ -192,6 +216,9 @@ def _swap_faults(line: Line, names: Sequence[str]) -> list[Fault]:
         pair = find_swap([line.distances(name) for name in clean], full) if clean else None
         if pair is None:
             return found
+        if own := {k for k in pair if 0 < full.index(k) < len(full) - 1 and _have_reasons(line, k, clean)}:
+            used |= own  # it is in its place, and something was done to it
+            continue
         for k, other in (pair, pair[::-1]):
             one = line.members[k]
             changing = one.stored_names([name for name in names if name in one.tensors])

@@ -57,7 +57,8 @@ def fold(flat: Tensor, sums: int) -> Array:
         rows = len(part) // sums
         found += part[: rows * sums].reshape(rows, sums).sum(axis=0)
         found[: len(part) - rows * sums] += part[rows * sums :]
-    return found * np.sqrt(sums / size)
+    kept: Array = found * np.sqrt(sums / size)
+    return kept
 
 
 @lru_cache(maxsize=1)
