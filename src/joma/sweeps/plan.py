@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -23,10 +25,8 @@ from joma.sweeps import SweepSettings
 from joma.sweeps.cells import at_once, finished_cells
 from joma.sweeps.grid import key
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
+resource: Any = importlib.import_module("resource") if importlib.util.find_spec("resource") else None
+"""The standard library's module, which Windows does not have."""
 
 _STATUS = Path("/proc/self/status")
 
@@ -140,4 +140,4 @@ def _megabytes() -> float:
     if resource is None:
         return float("nan")
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / (1e6 if sys.platform == "darwin" else 1e3)  # bytes there, kilobytes elsewhere
+    return float(most / (1e6 if sys.platform == "darwin" else 1e3))  # bytes there, kilobytes elsewhere

@@ -107,12 +107,12 @@ def examine_line(members: Sequence[MemberContent]) -> tuple[list[Fault], list[st
     line.named |= {(_place(members, whole[k].member.name), name) for k, name in shared.named}
     rows = shared_rows(whole, {(k, name) for k, name in shared.named})
     found += rows
-    held = {(fault.member, name) for fault in rows for name in fault.tensors}
+    foreign = {(fault.member, name) for fault in rows for name in fault.tensors}
     line.named |= {
         (k, name)
         for k, one in enumerate(members)
         for name, tensor in one.tensors.items()
-        if (one.member.name, tensor.name) in held
+        if (one.member.name, tensor.name) in foreign
     }
     names = _compared_tensors(line)
     found += _foreign_faults(line, names)
