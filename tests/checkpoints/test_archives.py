@@ -115,7 +115,7 @@ def test_a_file_that_becomes_shorter_while_it_is_read_ends_no_process(tmp_path: 
     shard = PickledShard(path)
     assert float(shard.read("a").sum()) == 300 * 300
     os.truncate(path, 1000)
-    with pytest.raises(InputError, match="became shorter while it was read .1,000 bytes of "):
+    with pytest.raises(InputError, match=r"became shorter while it was read \(1,000 bytes of "):
         shard.read("b")
     torch.save({"a": torch.ones(300, 300)}, path)
     shard = PickledShard(path)
