@@ -1,4 +1,4 @@
-"""Refuse to publish while release.toml has an empty field, or a notebook's badge leads elsewhere."""
+"""Refuse to publish while release.toml has an empty field, or what names the release leads elsewhere."""
 
 from __future__ import annotations
 
@@ -23,12 +23,21 @@ def badges_elsewhere(folder: Path, repository: str) -> list[str]:
     return [path.name for path in sorted(folder.glob("*.ipynb")) if place not in path.read_text("utf-8")]
 
 
+def citation_elsewhere(path: Path, identifier: str) -> str:
+    """The line that CITATION.cff lacks; empty where it has it, or where there is no identifier yet."""
+    line = f"doi: {identifier}"
+    return line if identifier and line not in path.read_text("utf-8").splitlines() else ""
+
+
 def main(root: Path) -> None:
     """Exit with what is left to do before publishing, if anything is."""
     fields = root / "release.toml"
     if empty := missing(fields):
         sys.exit(f"release.toml: {', '.join(empty)} must be filled before joma can be published.")
-    repository = tomllib.loads(fields.read_text("utf-8"))["repository"]
+    told = tomllib.loads(fields.read_text("utf-8"))
+    repository = told["repository"]
+    if line := citation_elsewhere(root / "CITATION.cff", told["doi"]):
+        sys.exit(f"CITATION.cff: the line {line!r} is missing.")
     if others := badges_elsewhere(root / "docs" / "notebooks", repository):
         sys.exit(
             f"docs/notebooks: {', '.join(others)} do not lead to {repository}; run: docs/notebooks.py --badges."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -208,3 +209,24 @@ def _mean(probabilities: Tensor, kept: Tensor | None) -> Tensor:
     if kept is None:
         return entropy.mean((0, 2))
     return (entropy.nan_to_num(0.0) * kept[:, None]).sum((0, 2)) / kept.sum()
+
+
+def save_small_model(path: Path, layers: int) -> Path:
+    """A Llama of so many layers with its tokenizer, of the words ``w1`` to ``w63``, in a folder."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    config = tiny_model("llama").config
+    config.num_hidden_layers = layers
+    config.hidden_size, config.intermediate_size, config.num_attention_heads = 8, 8, 2
+    config.num_key_value_heads, config.head_dim = 1, 4
+    config.max_position_embeddings = 1024
+    AutoModelForCausalLM.from_config(config).save_pretrained(path)
+    words = {"<unk>": 0, **{f"w{number}": number for number in range(1, 64)}}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>").save_pretrained(path)
+    return path

@@ -19,6 +19,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 import release  # noqa: E402
 
+from probe_models import save_small_model  # noqa: E402
+from readme_steps import steps  # noqa: E402
+
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -78,33 +81,99 @@ def test_the_metadata_is_complete(dist: Path) -> None:
     assert not relative, "a relative link leads nowhere on a package index"
 
 
-@pytest.mark.slow
-def test_the_wheel_alone_runs_what_the_readme_prints(dist: Path, tmp_path: Path) -> None:
-    """Its dependencies are those of this environment; nothing of the checkout is in reach."""
-    (wheel,) = dist.glob("*.whl")
-    venv.create(tmp_path / "venv", with_pip=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+@pytest.fixture(scope="module")
+def alone(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new environment that has the packages of this one, and nothing of joma."""
+    folder = tmp_path_factory.mktemp("alone") / "venv"
+    venv.create(folder, with_pip=True)
+    (site,) = (folder / "lib").glob("python*/site-packages")
     # pytest's own environment lends its packages, the editable joma aside.
-    shared = [path for path in sys.path if path.endswith("site-packages")]
-    (site / "shared.pth").write_text("\n".join(shared))
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", str(wheel)], check=True)
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    lent = folder / "lent"
+    lent.mkdir()
+    for path in (Path(path) for path in sys.path if path.endswith("site-packages")):
+        for entry in path.iterdir():
+            if "joma" not in entry.name and not (lent / entry.name).exists():
+                (lent / entry.name).symlink_to(entry)
+    (site / "lent.pth").write_text(str(lent))
+    return folder
+
+
+def environment(alone: Path, dist: Path, home: Path) -> dict[str, str]:
+    """As of a new user whose package index is a folder with the wheel."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PIP_", "HF_"))}
+    return {
+        **kept,
+        "PATH": f"{alone / 'bin'}:/usr/bin:/bin",
+        "VIRTUAL_ENV": str(alone),
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(dist.resolve()),
+        "PIP_CONFIG_FILE": os.devnull,
+        "HF_HOME": str(home),
+        "HF_HUB_OFFLINE": "1",
+        "MPLBACKEND": "agg",
+    }
+
+
+@pytest.mark.slow
+def test_a_reader_types_the_readme_beside_nothing_but_the_page(
+    dist: Path, alone: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Every step, in order, as printed; the models of the hub that it names were fetched before."""
+    page = tmp_path / "README.md"
+    page.write_text((ROOT / "README.md").read_text("utf-8"), "utf-8")
+    home = tmp_path_factory.mktemp("home")
+    fetch_small_models(home, set(re.findall(r"HuggingFaceTB/[\w.-]+", page.read_text("utf-8"))))
+    words = {"sh": ["bash", "-ec"], "python": ["python", "-c"], "pycon": ["python", "-c"]}
+    typed = steps(page.read_text("utf-8"))
+    assert typed[0].typed == "pip install joma"
+    assert {step.kind for step in typed} == set(words)
+    for kind, text in typed:
+        assert kind in words, f"nobody types a block of {kind}"
+        if kind == "pycon":
+            text = f"import doctest\n__doc__ = {text!r}\nassert doctest.testmod().failed == 0"
+        done = subprocess.run(
+            [*words[kind], text], cwd=tmp_path, env=environment(alone, dist, home),
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        if text.startswith("joma demo"):
+            assert (tmp_path / done.stdout.split()[-1]).stat().st_size > 100_000
+    where = subprocess.run(
+        ["python", "-c", "import joma; print(joma.__file__)"],
+        cwd=tmp_path, env=environment(alone, dist, home), capture_output=True, text=True,
+    )  # fmt: skip
+    assert where.stdout.startswith(str(alone))
+
+
+def fetch_small_models(home: Path, names: set[str]) -> None:
+    """Into the hub's cache, as its own client lays it out: small ones in the place of those of the names."""
+    assert names
+    for name in names:
+        revision = "0" * 40
+        folder = home / "hub" / f"models--{name.replace('/', '--')}"
+        (folder / "refs").mkdir(parents=True)
+        (folder / "refs" / "main").write_text(revision)
+        save_small_model(folder / "snapshots" / revision, layers=2)
+
+
+@pytest.mark.slow
+def test_the_wheel_alone_runs_what_a_user_asks_first(dist: Path, alone: Path, tmp_path: Path) -> None:
+    """Its dependencies are those of this environment; nothing of the checkout is in reach."""
+    given = environment(alone, dist, tmp_path / "home")
 
     def call(*words: str) -> str:
-        done = subprocess.run(
-            [python, "-m", "joma", *words], cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
+        done = subprocess.run(words, cwd=tmp_path, env=given, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    where = [python, "-c", "import joma; print(joma.__file__)"]
-    assert str(site) in subprocess.run(where, cwd=tmp_path, capture_output=True, text=True).stdout
-    assert re.fullmatch(r"joma \d+\.\d+\.\d+ \(commit [0-9a-f]{12}\)\n", call("--version"))
-    assert "lemma4" in call("check", "lemma4") or "Lemma 4" in call("check", "lemma4")
-    assert call("demo", "--quick", "--quiet", "--out", "demo").strip().endswith("report.html")
-    assert (tmp_path / "demo" / "report.html").stat().st_size > 100_000
-    assert "stable_rank" in call("probe", "demo/decoder/checkpoint-60", "--weights", "--quiet")
+    call("python", "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", "joma")
+    assert re.fullmatch(r"joma \d+\.\d+\.\d+ \(commit [0-9a-f]{12}\)\n", call("joma", "--version"))
+    assert "Lemma 4" in call("joma", "check", "lemma4")
+    save_small_model(tmp_path / "model", layers=2)
+    assert "stable_rank" in call("joma", "probe", "model", "--weights", "--quiet", "--json")
+    (tmp_path / "text.txt").write_text("w1 w2 w3 w4 w5 " * 200)
+    assert "entropy" in call("joma", "probe", "model", "--text", "text.txt", "--quiet")
 
 
 def test_publishing_waits_for_what_only_the_publisher_knows(tmp_path: Path) -> None:
@@ -112,6 +181,47 @@ def test_publishing_waits_for_what_only_the_publisher_knows(tmp_path: Path) -> N
     assert release.missing(tmp_path / "release.toml") == ["repository"]
     fields = release.missing(ROOT / "release.toml")
     assert set(fields) <= {"repository", "documentation", "security", "conduct", "doi"}
+
+
+def test_the_citation_names_what_the_release_names(tmp_path: Path) -> None:
+    (tmp_path / "CITATION.cff").write_text("version: 1\n")
+    assert release.citation_elsewhere(tmp_path / "CITATION.cff", "") == ""
+    assert "doi: 10.1/2" in release.citation_elsewhere(tmp_path / "CITATION.cff", "10.1/2")
+    (tmp_path / "CITATION.cff").write_text("version: 1\ndoi: 10.1/2\n")
+    assert release.citation_elsewhere(tmp_path / "CITATION.cff", "10.1/2") == ""
+
+
+def test_every_form_for_an_issue_is_one() -> None:
+    folder = ROOT / ".github" / "ISSUE_TEMPLATE"
+    for file in folder.glob("*.yml"):
+        form = yaml.safe_load(file.read_text("utf-8"))
+        if file.name == "config.yml":
+            assert set(form) == {"blank_issues_enabled"}
+            continue
+        assert {"name", "description", "body"} <= set(form)
+        fields = [field for field in form["body"] if field["type"] != "markdown"]
+        assert len({field["id"] for field in fields}) == len(fields) >= 3
+        for field in fields:
+            assert field["type"] in ("textarea", "input", "dropdown", "checkboxes")
+            assert field["attributes"]["label"]
+            assert field["validations"] == {"required": True}
+
+
+def test_every_step_of_a_workflow_is_whole() -> None:
+    """A job has a machine, an end in time and steps; what it needs is a job; what it runs is a shell's."""
+    for file in (ROOT / ".github" / "workflows").glob("*.yml"):
+        content = yaml.safe_load(file.read_text("utf-8"))
+        assert True in content, "YAML reads the key `on` as true"
+        for job in content["jobs"].values():
+            assert job["runs-on"]
+            assert "timeout-minutes" in job or "environment" in job
+            assert set([job["needs"]] if "needs" in job else []) <= set(content["jobs"])
+            for step in job["steps"]:
+                assert ("uses" in step) != ("run" in step)
+                if "run" in step:
+                    subprocess.run(["bash", "-n", "-c", step["run"]], check=True)
+                for name in re.findall(r"matrix\.(\w+)", str(step)):
+                    assert name in job["strategy"]["matrix"]
 
 
 def test_every_action_is_pinned_by_its_commit() -> None:

@@ -1,4 +1,4 @@
-"""Every command and every Python block of README and docs, run as printed.
+"""Every command and every Python block of the docs, run as printed; README's in order: ``test_package.py``.
 
 What a reader must replace (MODEL, FILE, ``text``, ``batch`` ...) is bound by one fixture; the name of a model
 on the hub leads to a local one. Lines that take minutes stand behind the marker ``slow``; those that install
@@ -31,18 +31,20 @@ from joma.cli.commands import COMMANDS
 from joma.experiments.joma_paper.fig6 import Fig6
 from joma.runs.directory import run_experiment
 from joma.sweeps import SweepSettings
+from readme_steps import steps
 
 pytest.importorskip("transformers")
-from probe_models import tiny_model
+from probe_models import save_small_model
 
 ROOT = Path(__file__).parents[1]
 GENERATED = ROOT / "docs" / "experiments"
 """A page for each experiment with a line for each preset: their words are read, none is run here."""
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 HUB_NAME = "HuggingFaceTB/SmolLM2-135M"
 ELSEWHERE = ("make", "pip", "git", "python", "mkdocs")
 """What installs or builds; the Makefile runs it."""
+README = [step.typed for step in steps((ROOT / "README.md").read_text("utf-8")) if step.kind == "sh"]
 LONG = re.compile(r"^joma (demo|check$|run|sweep|neurons|track (?!.*dry-run))|--text")
 HOURS = re.compile(r"--preset (paper|hours|cell|reduced)|FOLDER_OF_WIKITEXT|EleutherAI|--follow")
 """A paper's scale or half an hour of it, data that is not here, what ends when the reader does: the words are
@@ -79,33 +81,13 @@ def joma_commands() -> list[str]:
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(tmp_path_factory.mktemp("hub") / "model", layers=2)
+    return save_small_model(tmp_path_factory.mktemp("hub") / "model", layers=2)
 
 
 @pytest.fixture(scope="module")
 def deep_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As many layers as the model has of which the pages name some."""
-    return saved(tmp_path_factory.mktemp("hub") / "deep", layers=30)
-
-
-def saved(path: Path, layers: int) -> Path:
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import WhitespaceSplit
-    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
-
-    torch.manual_seed(0)
-    config = tiny_model("llama").config
-    config.num_hidden_layers = layers
-    config.hidden_size, config.intermediate_size, config.num_attention_heads = 8, 8, 2
-    config.num_key_value_heads, config.head_dim = 1, 4
-    config.max_position_embeddings = 1024
-    AutoModelForCausalLM.from_config(config).save_pretrained(path)
-    words = {"<unk>": 0, **{f"w{number}": number for number in range(1, 64)}}
-    tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>").save_pretrained(path)
-    return path
+    return save_small_model(tmp_path_factory.mktemp("hub") / "deep", layers=30)
 
 
 @pytest.fixture
@@ -182,9 +164,9 @@ def run(line: str, place: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_pages_print_commands_of_every_kind() -> None:
-    printed = {line.split()[1] for line in joma_commands()}
+    printed = {line.split()[1] for line in [*joma_commands(), *README] if line.startswith("joma ")}
     assert set(COMMANDS) <= printed, set(COMMANDS) - printed
-    for line in commands():
+    for line in [*commands(), *README]:
         assert line.split()[0] in ("joma", *ELSEWHERE), f"nothing tests {line!r}"
 
 
@@ -212,7 +194,11 @@ def test_a_long_printed_command_runs(line: str, place: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [line for line in [*joma_commands(), *commands(generated=True)] if re.match("joma (run|sweep)", line)],
+    [
+        line
+        for line in [*joma_commands(), *commands(generated=True), *README]
+        if re.match("joma (run|sweep)", line)
+    ],
 )
 def test_a_printed_run_is_understood(line: str, place: Path) -> None:
     """The words of every printed run and sweep, those of hours too, as far as its settings."""

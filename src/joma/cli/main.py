@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from joma.cli.commands import COMMANDS
 from joma.core.errors import InputError, JomaError, abbreviate, nearest, one_line
 from joma.core.printing import harmless_output
-from joma.core.version import __version__, commit, find_outdated
+from joma.core.version import __version__, commit, find_outdated, find_untried
 
 TYPE_CHECKING = False  # as checkers read it; importing typing takes as long as all of joma's own modules here
 if TYPE_CHECKING:
@@ -78,9 +78,10 @@ def _run(words: list[str], debug: bool) -> int:
         if isinstance(error, ImportError | AttributeError) and (said := find_outdated()):
             print(f"joma: {said}", file=sys.stderr)
             return 2
+        untried = f" {find_untried()}".rstrip()
         print(
             f"joma: unexpected {type(error).__name__}: {one_line(str(error))} "
-            "(a defect of joma: please report it with what --debug shows)",
+            f"(a defect of joma: please report it with what --debug shows){untried}",
             file=sys.stderr,
         )
         return 1
@@ -112,6 +113,8 @@ def _dispatch(words: list[str]) -> int:
     if words[0] == "--version":
         built = commit()
         print(f"joma {__version__}{f' (commit {built})' if built else ''}")
+        if untried := find_untried():
+            print(untried, file=sys.stderr)
         return 0
     if words[0] not in COMMANDS:
         raise InputError(

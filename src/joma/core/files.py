@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import hashlib
 import json
@@ -10,6 +11,7 @@ import math
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +26,8 @@ GIVEN = "given-"
 LONGEST_CONFIG, LONGEST_INDEX = 4 << 20, 32 << 20
 """Bytes of a config.json and of an index of shards: a hundred times, and twice, what the largest take."""
 _HEAD = 2_000
+_SYNCHRONIZE, _ACCESS_DENIED, _STILL_RUNS = 0x00100000, 5, 0x102
+"""Of the Windows API: a right, an error, and what a wait of no time answers of a process that runs."""
 _UNFINISHED = re.compile(r"\.writing-(\d+)-(.+)")
 
 
@@ -98,6 +102,8 @@ def remove_leftovers(folder: Path, name: str = "") -> None:
 
 
 def _alive(process: int) -> bool:
+    if sys.platform == "win32":  # where signal 0 would interrupt it
+        return _alive_on_windows(process)
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -105,6 +111,17 @@ def _alive(process: int) -> bool:
     except OSError:
         return True
     return True
+
+
+def _alive_on_windows(process: int) -> bool:
+    kernel = getattr(ctypes, "windll").kernel32  # noqa: B009 (unknown to a checker elsewhere)
+    handle = kernel.OpenProcess(_SYNCHRONIZE, False, process)
+    if not handle:
+        return bool(kernel.GetLastError() == _ACCESS_DENIED)
+    try:
+        return bool(kernel.WaitForSingleObject(handle, 0) == _STILL_RUNS)
+    finally:
+        kernel.CloseHandle(handle)
 
 
 def storage_error(error: OSError, path: Path) -> RunDirectoryError | UnfinishedError:

@@ -68,6 +68,31 @@ def find_outdated() -> str:
     return ""
 
 
+def find_untried() -> str:
+    """Return a sentence that names a system or a Python on which joma was not tried, or an empty one.
+
+    What it was tried on stands among the classifiers of joma's own metadata.
+    """
+    import platform
+    import sys
+    from importlib import metadata
+
+    try:
+        stated = metadata.metadata("joma").get_all("Classifier") or []
+    except metadata.PackageNotFoundError:
+        return ""
+    systems = [line.split(" :: ")[-1] for line in stated if line.startswith("Operating System :: ")]
+    pythons = [line.split(" :: ")[-1] for line in stated if ":: Python :: 3." in line]
+    system, python = platform.system() or sys.platform, "{}.{}".format(*sys.version_info)
+    system = "macOS" if system == "Darwin" else system
+    untried = [system] if systems and system not in systems else []
+    untried += [f"Python {python}"] if pythons and python not in pythons else []
+    if not untried:
+        return ""
+    tried = f"{' and '.join(systems)} with Python {', '.join(pythons)}"
+    return f"joma was tried on {tried}, and not on {' with '.join(untried)}."
+
+
 def _numbers(version: str) -> tuple[int, ...]:
     """2.9.1+cpu -> (2, 9, 1); what follows the release counts for nothing, and so do zeros at its end."""
     numbers = []

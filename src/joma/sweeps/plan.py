@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -21,6 +24,9 @@ from joma.runs.parts import CELLS
 from joma.sweeps import SweepSettings
 from joma.sweeps.cells import at_once, finished_cells
 from joma.sweeps.grid import key
+
+resource: Any = importlib.import_module("resource") if importlib.util.find_spec("resource") else None
+"""The standard library's module, which Windows does not have."""
 
 _STATUS = Path("/proc/self/status")
 
@@ -62,8 +68,10 @@ class SweepPlan:
         """For people."""
         all_cells, left = int(self.kinds["cells"].sum()), int(self.kinds["to_do"].sum())
         known = self.seconds == self.seconds
+        held = self.megabytes
+        memory = "memory that this system does not tell" if held != held else f"{held:,.0f} MB"
         cost = (
-            f"about {in_words(self.seconds)} and {self.megabytes:,.0f} MB, {self.workers} at once on this "
+            f"about {in_words(self.seconds)} and {memory}, {self.workers} at once on this "
             f"machine, by a few measured steps"
             if known
             else "how long they take is not known before one has run"
@@ -124,6 +132,12 @@ def _measure(cell: Job, cost: Callable[[Job], float]) -> tuple[float, float] | J
 
 
 def _megabytes() -> float:
-    """The most that this process has held."""
-    lines = _STATUS.read_text().splitlines() if _STATUS.exists() else []
-    return next((int(line.split()[1]) / 1e3 for line in lines if line.startswith("VmHWM")), float("nan"))
+    """The most that this process has held; not a number where the system does not say (Windows)."""
+    lines = _STATUS.read_text("utf-8").splitlines() if _STATUS.exists() else []
+    for line in lines:
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 1e3
+    if resource is None:
+        return float("nan")
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return float(most / (1e6 if sys.platform == "darwin" else 1e3))  # bytes there, kilobytes elsewhere

@@ -98,7 +98,7 @@ def test_a_folder_without_weights_is_told_what_gathers_them(names: list[str], wo
 
 
 @pytest.mark.parametrize(
-    "path", ["../model.safetensors", "/etc/passwd", "a/../../b", "a\\b", "a//b", "a\0b", ""]
+    "path", ["../model.safetensors", "/etc/passwd", "a/../../b", "a\\b", "a//b", "a\0b", "C:a", ""]
 )
 def test_names_from_elsewhere_are_no_paths_out_of_a_folder(path: str) -> None:
     assert not is_plain_path(path)

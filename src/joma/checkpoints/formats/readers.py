@@ -43,6 +43,8 @@ SAFETENSORS_TYPES = {
     "BOOL": torch.bool,
     "C64": torch.complex64,
 }
+TYPE_NAMES = {dtype: name for name, dtype in SAFETENSORS_TYPES.items()}
+"""How a stored type is called, whatever the format."""
 _LONGEST_PICKLE = 64 << 20
 """Bytes of the program that names an archive's tensors; it takes about 150 a tensor."""
 _SAVE_BY_TORCH = "save the weights by torch.save, as a mapping from names to tensors"
@@ -261,7 +263,7 @@ def _head(path: Path) -> bytes:
 
 def entry_of(name: str, tensor: Tensor, path: Path, most: int) -> TensorEntry:
     """What is known of a pickled tensor before it is copied; ``most``: bytes that a copy may take."""
-    kind = str(tensor.dtype).removeprefix("torch.")
+    kind = TYPE_NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
     if tensor.is_nested:  # it has no shape
         return TensorEntry(name, (), kind, path, "it is a nested tensor")
     problem = ""

@@ -14,6 +14,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from joma.core.errors import first_line
 from joma.measures.attention.scores import BITS, Moments, Scores, WantedMoments, moments_of_sums
 
 _LOG = logging.getLogger("joma")
@@ -80,14 +81,20 @@ def _kernel() -> ModuleType | None:
         from joma.measures.attention import compiled_kernel
 
         return compiled_kernel if _agrees(compiled_kernel) else None
-    except ImportError:
-        _LOG.warning(
-            "numba is not installed: the attention entropies of long texts are computed by PyTorch, "
-            "more slowly; pip install numba."
-        )
+    except Exception as error:
+        _LOG.warning(explain_absence(error, "the attention entropies of long texts are"))
         return None
-    except Exception:  # no folder to keep what it compiled, a processor it does not know
-        return None
+
+
+def explain_absence(error: Exception, slower: str) -> str:
+    """Why there is no compiled kernel, what is computed more slowly for it, and what to do."""
+    reason, advice = f"numba compiled nothing ({first_line(error)})", ""
+    if isinstance(error, ImportError):
+        reason, advice = "numba is not installed", "; pip install numba"
+    elif "cannot cache" in str(error):
+        reason = "no folder can be written to keep what numba compiles"
+        advice = "; name one in the environment variable NUMBA_CACHE_DIR"
+    return f"{reason}: {slower} computed by PyTorch, more slowly{advice}."
 
 
 def _agrees(kernel: ModuleType) -> bool:

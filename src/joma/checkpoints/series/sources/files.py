@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from pathlib import PurePosixPath
+from pathlib import PurePosixPath, PureWindowsPath
 
 from joma.checkpoints.formats.folders import weight_files as weight_files
 from joma.core.files import parse_json
@@ -13,7 +13,8 @@ from joma.core.files import parse_json
 def is_plain_path(path: str) -> bool:
     """Whether a name that was read from elsewhere stays below the folder it is put in."""
     parts = path.split("/")
-    return "\\" not in path and "\0" not in path and not any(part in ("", ".", "..") for part in parts)
+    steps = any(part in ("", ".", "..") for part in parts)
+    return not (steps or "\\" in path or "\0" in path or PureWindowsPath(path).drive)
 
 
 def weight_map(content: bytes) -> dict[str, str]:

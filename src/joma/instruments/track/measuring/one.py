@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from joma.checkpoints.adapters import open_weights
-from joma.checkpoints.series.audit.content import MOST_SAMPLES, read_content
+from joma.checkpoints.series.audit.content import read_content
+from joma.checkpoints.series.audit.folding import MOST_SUMS
 from joma.checkpoints.series.members import Member
 from joma.checkpoints.series.sources.source import Series, Wanted
 from joma.core.errors import JomaError, UnfinishedError
@@ -90,7 +91,7 @@ def prices_of(
                 path = found.bring(one, wanted, Path(folder))
                 started = time.monotonic()
                 if settings.audit and not found.distant:
-                    read_content(one, path, open_weights(path), MOST_SAMPLES)
+                    read_content(one, path, open_weights(path), MOST_SUMS)
                 measure_one(settings, path)
                 seconds = time.monotonic() - started
             transfer = (started - begun) / fetch[one.name] if fetch[one.name] else 0.0

@@ -6,17 +6,20 @@ pass over the keys is the entropy's and finds each row's normaliser; the second 
 
 from __future__ import annotations
 
+import logging
 from functools import lru_cache
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from joma.measures.attention.compiled import compiled_rows, compiled_sums
+from joma.measures.attention.compiled import compiled_rows, compiled_sums, explain_absence
 from joma.measures.attention.received.blocks import BlockSums
 from joma.measures.attention.received.sums import Sums, doubts, underflow_bound
 from joma.measures.attention.scores import BITS, Scores
 from joma.measures.attention.visible_keys import visible_keys
+
+_LOG = logging.getLogger("joma")
 
 
 def compiled_key_sums(
@@ -81,7 +84,8 @@ def _kernel() -> ModuleType | None:
         from joma.measures.attention.received import compiled_kernel
 
         return compiled_kernel if _agrees(compiled_kernel) else None
-    except Exception:  # no numba, no folder to keep what it compiled, a processor it does not know
+    except Exception as error:
+        _LOG.warning(explain_absence(error, "the received attention of long texts is"))
         return None
 
 
