@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -50,3 +51,16 @@ def test_the_library_page_has_every_public_name() -> None:
         module, own = joma._HOMES[name]
         if own != "__version__":
             assert f"::: {module}.{own}\n" in page, name
+
+
+def test_links_within_a_page_lead_to_its_headings(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mkdocs", reason="pip install 'joma[docs]'")
+    from markdown.extensions.toc import slugify
+
+    hooks = writer("hooks", monkeypatch)
+    for path in sorted(DOCS.glob("*.md")):
+        page = hooks.on_page_markdown(path.read_text("utf-8"))
+        plain = [re.sub(r"[`*]", "", one) for one in re.findall(r"^#+ (.*)$", page, re.MULTILINE)]
+        anchors = {slugify(heading, "-") for heading in plain}
+        links = set(re.findall(r"\]\(#([^)]+)\)", page))
+        assert links <= anchors, (path.name, links - anchors)

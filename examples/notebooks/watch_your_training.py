@@ -84,7 +84,7 @@ for axis, metric, unit in zip(
     for steps, colour in ((about_attention, "crimson"), (about_loss, "black")):
         for step in steps[:1]:
             axis.axvline(step, color=colour, linewidth=1)
-axes[0].set_yscale("symlog")
+axes[0].set_yscale("log")
 for what, steps in (("attention", about_attention), ("the loss", about_loss)):
     print(
         f"first message about {what}: " + (f"{steps[0] - FAULT} steps after the fault" if steps else "none")

@@ -118,7 +118,7 @@ def _verdicts(ours: list[Claim], theirs: list[Claim]) -> list[Finding]:
             where=claim.id,
             metric="measured",
             value=known[claim.id].measured,
-            certainty=f"measured {_shown(claim.measured)} and {_shown(known[claim.id].measured)}; expected: "
+            certainty=f"measured {_number_text(claim.measured)} and {_number_text(known[claim.id].measured)}; expected: "
             f"{claim.expected}",
             look_next="joma report of both: claim by claim",
             weight=_VERDICT,
@@ -128,7 +128,7 @@ def _verdicts(ours: list[Claim], theirs: list[Claim]) -> list[Finding]:
     ]
 
 
-def _shown(value: float | None) -> str:
+def _number_text(value: float | None) -> str:
     return "nothing" if value is None else f"{value:.3g}"
 
 

@@ -45,7 +45,7 @@ def far_from_others(values: pd.Series[float]) -> pd.Series[float]:
     return (far / scale).sort_values(key=lambda one: -one.abs())
 
 
-def _named(far: pd.Series[float]) -> list[tuple[Any, float]]:
+def _farthest_of(far: pd.Series[float]) -> list[tuple[Any, float]]:
     """Place and deviations of the farthest."""
     some = far.head(_NAMED)
     return list(zip(some.index.tolist(), some.tolist(), strict=True))
@@ -90,7 +90,7 @@ def _heads(tables: Mapping[str, pd.DataFrame]) -> list[Finding]:
             look_next="joma.watch: what this head attends to (first_key_mass, previous_key_mass)",
             weight=_HEAD,
         )
-        for place, deviations in _named(far_from_others(apart + middle))
+        for place, deviations in _farthest_of(far_from_others(apart + middle))
     ]
 
 
@@ -116,6 +116,6 @@ def _matrices(tables: Mapping[str, pd.DataFrame]) -> list[Finding]:
                 look_next="the same matrix at earlier checkpoints: joma track SERIES",
                 weight=_MATRIX,
             )
-            for row, deviations in _named(far)
+            for row, deviations in _farthest_of(far)
         ]
     return found
