@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -123,14 +123,6 @@ class Place:
     def has_shape(self, shape: tuple[int, ...]) -> bool:
         """Whether a running module was called with such a tensor, whatever its last axis."""
         return any(shape == one[:-1] for running in self.running for one in running.shapes)
-
-    def has_features(self, axes: Sequence[int], features: int) -> bool:
-        """Whether a running module was called with these axes, in any order, and so many features last."""
-        return any(
-            sorted(axes) == sorted(one[:-1]) and one[-1] == features
-            for running in self.running
-            for one in running.shapes
-        )
 
     def valid_rows(self, call: AttentionCall) -> tuple[Tensor | None, str]:
         """Which query rows are no padding, (batch, queries), or None for all; and what to say of that.

@@ -98,8 +98,6 @@ class Axes:
     """Whether an axis ends in the midst of a sample's heads."""
     features: Ranges
     offset: int
-    width: int
-    """Features of a value."""
 
     @classmethod
     def of(cls, scores: Scores, product: Product, which: int) -> Axes:
@@ -151,14 +149,7 @@ class Axes:
                 place += 1
         shared = any(letter in rest and letter in product.out for letter in letters)
         known = scores.strides is not None
-        width = math.prod(
-            size
-            for size, letter in zip(product.factors[1 - which].shape, rest, strict=True)
-            if letter in product.out and letter not in letters
-        )
-        return cls(
-            parts, key, len(scores.sizes), known, not shared, scores.at, ragged, features, offset, width
-        )
+        return cls(parts, key, len(scores.sizes), known, not shared, scores.at, ragged, features, offset)
 
     def split(self, dim: int, keys: int) -> list[list[int]]:
         """The sizes of the parts, axis by axis."""
@@ -184,8 +175,6 @@ class Axes:
         if not heads and len(others) == 1:
             queries = math.prod(part.size for part in asking)
             return others, asking, scored.place.split(others[0].size, queries, keys)
-        if not heads:
-            heads = self._cut_from_features(scored, others, keys)
         if not heads and others:
             heads = others[-1:]
             groups = [part for part in others if part.own] or self._groups(scored, others, keys)
@@ -200,14 +189,6 @@ class Axes:
                 )
         batch = [part for part in others if part not in heads]
         return [*batch, *heads], asking, math.prod(part.size for part in heads)
-
-    def _cut_from_features(self, scored: ScoreAxes, others: list[Part], keys: int) -> list[Part]:
-        """The axis by which the features that a running module was given are more than those of a value."""
-        for part in others[1:]:
-            lead = [one.size for one in others if one is not part]
-            if part.size > 1 and scored.place.has_features([*lead, keys], part.size * self.width):
-                return [part]
-        return []
 
     def _groups(self, scored: ScoreAxes, others: list[Part], keys: int) -> list[Part]:
         """The axis that the keys, as a running module was given them, lack."""

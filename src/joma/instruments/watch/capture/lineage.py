@@ -36,7 +36,8 @@ class Origin:
     """Whether parameters and constants alone made it."""
     channels: Ranges = ()
     widths: Ranges = ()
-    """Feature axes that no parameter made: the last axis of an input (samples, tokens, features)."""
+    """Feature axes that no parameter made: the last axis of an input (samples, tokens, features), or
+    (samples, rows, columns, features)."""
     mixed: Hashable = None
     """The softmax whose probabilities were the first factor of the last product."""
     start: Start | None = None
@@ -87,7 +88,7 @@ class Lineage:
         if self._constants.get(id(tensor)) is tensor:
             return PARAMETERS
         self._inputs += 1
-        wide = not tensor.is_nested and tensor.ndim == 3 and tensor.is_floating_point()
+        wide = not tensor.is_nested and tensor.ndim in (3, 4) and tensor.is_floating_point()
         widths = _channel(tensor, -1) if wide else ()
         return self._keep(tensor, Origin(frozenset((self._inputs,)), widths=widths))
 
@@ -183,6 +184,12 @@ class Lineage:
             if not (learned or origin.channels or origin.widths):
                 continue
             own = set(one) - set(other) if letters is one else set(other) - set(one)
+            # A product of queries and keys sums over features: of an input that was cut otherwise (the
+            # columns of a picture whose channels stand first) the last axis is none.
+            summed = [factor.stride(dim) for dim, letter in enumerate(letters) if letter not in product.out]
+            given = (
+                origin.widths if any(low <= s < high for s in summed for low, high in origin.widths) else ()
+            )
             for dim, letter in enumerate(letters):
                 if letter not in product.out:
                     continue
@@ -190,7 +197,7 @@ class Lineage:
                 if learned and letter in own:
                     channels.update(dict.fromkeys(_channel(made, at)))
                 channels.update(dict.fromkeys(_move(factor, dim, origin.channels, made, at)))
-                widths.update(dict.fromkeys(_move(factor, dim, origin.widths, made, at)))
+                widths.update(dict.fromkeys(_move(factor, dim, given, made, at)))
         if origins[0].weights or origins[1].weights:
             # Queries that are parameters ask, and have no tokens; a linear layer's have theirs.
             active = origins[1] if origins[0].weights else origins[0]
