@@ -118,8 +118,8 @@ def _verdicts(ours: list[Claim], theirs: list[Claim]) -> list[Finding]:
             where=claim.id,
             metric="measured",
             value=known[claim.id].measured,
-            certainty=f"measured {_number_text(claim.measured)} and {_number_text(known[claim.id].measured)}; "
-            f"expected: {claim.expected}",
+            certainty=f"measured {_number_text(claim.measured)} and "
+            f"{_number_text(known[claim.id].measured)}; expected: {claim.expected}",
             look_next="joma report of both: claim by claim",
             weight=_VERDICT,
         )
