@@ -190,7 +190,9 @@ def _write_deepspeed(folder: Path, stage: int, dtype: str = "bf16", *, universal
     if universal and distributed.get_rank() == 0:
         _convert_to_universal(saved, folder / "saved")
     whole = {} if stage == 3 else dict(engine.module.state_dict())
-    if stage == 3 or universal:  # of stages 1 and 2 the tool leaves out what is not trained
+    if universal:  # in float32, also what is not trained, which the tool of stages 1 and 2 leaves out
+        whole = {name: one.float() for name, one in whole.items()}
+    if universal or stage == 3:
         whole |= get_fp32_state_dict_from_zero_checkpoint(str(saved))
     save_whole(folder, whole)
     distributed.barrier()

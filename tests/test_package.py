@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -95,6 +96,8 @@ def alone(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             if "joma" not in entry.name and not (lent / entry.name).exists():
                 (lent / entry.name).symlink_to(entry)
     (site / "lent.pth").write_text(str(lent))
+    for own in site.glob("setuptools*"):  # ensurepip's, which is too old for torch
+        shutil.rmtree(own)
     return folder
 
 

@@ -84,6 +84,11 @@ class Own(nn.Module):
             if self.how == "kernel, merged":
                 query, key = query.flatten(0, 1), key.flatten(0, 1)
             return F.scaled_dot_product_attention(query, key, key, scale=1.0)
+        if self.how == "products one by one, heads first":
+            pairs = zip(query.unbind(1), key.unbind(1), strict=True)
+            return torch.cat([one @ other.mT for one, other in pairs]).softmax(-1) @ key.transpose(
+                0, 1
+            ).flatten(0, 1)
         scores = query @ key.mT
         if self.how == "flat":
             return scores.flatten(0, 2).softmax(-1).reshape(scores.shape) @ key
@@ -113,6 +118,7 @@ class Own(nn.Module):
 LAYOUTS = [
     "plain", "merged", "merged, heads first", "heads first", "stacked slices", "heads third", "grouped",
     "shared keys", "kernel, merged", "kernel, heads first", "flat", "halves", "one by one", "some by some",
+    "products one by one, heads first",
 ]  # fmt: skip
 
 
@@ -132,6 +138,37 @@ def test_heads_are_told_by_the_run(
     torch.manual_seed(seed)
     model, x = Own(2 * pairs, 3, how, name), torch.randn(batch, length, 6 * pairs)
     assert heads_of(seen(model, x)) == pytest.approx(model.expected(x), abs=2e-4)
+
+
+@FEW
+@given(
+    batch=st.integers(1, 3), rows=st.integers(2, 4), columns=st.integers(2, 4), heads=st.integers(2, 3),
+    size=st.integers(2, 3), across=st.booleans(), learned=st.booleans(),
+)  # fmt: skip
+def test_heads_of_pictures_with_their_features_last(
+    batch: int, rows: int, columns: int, heads: int, size: int, across: bool, learned: bool
+) -> None:
+    """Attention along the rows or the columns of (batch, rows, columns, features)."""
+    torch.manual_seed(rows)
+    project = nn.Linear(heads * size, heads * size) if learned else nn.Identity()
+
+    def parts(x: Tensor) -> Tensor:
+        y: Tensor = project(x).unflatten(-1, (heads, size))
+        return y.permute(0, 2, 3, 1, 4) if across else y.permute(0, 1, 3, 2, 4)
+
+    class Axial(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.project = project
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = parts(x)
+            return (y @ y.mT).softmax(-1) @ y
+
+    x = torch.randn(batch, rows, columns, heads * size)
+    y = parts(x).detach().double()
+    expected = entropies(y @ y.mT).mean((0, 1, 3)).tolist()
+    assert heads_of(seen(Axial(), x)) == pytest.approx(expected, abs=2e-4)
 
 
 def test_slices_that_mix_the_heads_of_two_samples_are_refused() -> None:
@@ -197,6 +234,39 @@ def test_padding_is_told_by_what_nobody_sees(
         assert table["value"].tolist() == pytest.approx(rows.mean(1).tolist(), abs=2e-4)
     else:  # other tokens ask: the mask says nothing of them
         assert set(seen(model, torch.randn(batch, queries, 8), x, **given)["count"]) == {batch * queries}
+
+
+@FEW
+@given(
+    name=names,
+    kind=st.sampled_from(["tokens", "padding", "lengths", "nothing"]),
+    kernel=st.booleans(),
+    left=st.booleans(),
+    causal=st.booleans(),
+    lengths=st.lists(st.integers(2, 5), min_size=2, max_size=4),
+)
+def test_padding_that_sees_itself_is_padding_where_something_given_tells_it(
+    name: str, kind: str, kernel: bool, left: bool, causal: bool, lengths: list[int]
+) -> None:
+    """As masks are written that leave no row empty; without such a word it may be a text of one token."""
+    assert name not in SOURCE
+    assume(min(lengths) < 5)
+    sizes = torch.tensor(lengths)
+    keep = torch.arange(5) < sizes[:, None]
+    keep = keep.flip(1) if left else keep
+
+    class Ajar(Own):
+        def forward(self, x: Tensor, pairs: Tensor, **given: Any) -> Tensor:
+            query, key = self.scores(x, x)
+            if kernel:
+                return F.scaled_dot_product_attention(query, key, key, attn_mask=pairs, scale=1.0)
+            return (query @ key.mT).masked_fill(~pairs, -1e9).softmax(-1) @ key
+
+    pairs = (keep[:, None, :, None] & keep[:, None, None]) | torch.eye(5).bool()
+    pairs = pairs & torch.ones(5, 5).tril().bool() if causal else pairs
+    given = {"tokens": keep, "padding": (~keep).long(), "lengths": sizes, "nothing": None}[kind]
+    table = seen(Ajar(2, 4, ""), torch.randn(len(lengths), 5, 8), pairs, **{name: {name: [given]}})
+    assert set(table["count"]) == {5 * len(lengths) if kind == "nothing" else sum(lengths)}
 
 
 def test_a_token_that_others_see_and_a_mask_of_the_diagonal_are_no_padding() -> None:

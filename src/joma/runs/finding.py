@@ -148,7 +148,7 @@ def findings_of_claims(claims: Sequence[Claim]) -> list[Finding]:
             metric="measured",
             value=claim.measured,
             certainty=_sure(claim),
-            look_next=claim.evidence.rstrip(".") if claim.verdict == "fails" else "",
+            look_next="its evidence and figure: joma report" if claim.verdict == "fails" else "",
             weight=_WEIGHTS.get(claim.verdict, _HELD),
         )
         for claim in claims

@@ -164,7 +164,7 @@ class PickledShard(Shard):
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self._size = path, path.stat().st_size
         content = pickled_content(path)
         self._tensors, self.asides = state_of(content)
         self.counts, self.config = counts_of(content), sizes_of(content)
@@ -175,7 +175,7 @@ class PickledShard(Shard):
                     "{name: torch.from_numpy(array)} for each of them."
                 )
             raise InputError(f"{path} holds no tensors by name; give a file with a model's state_dict.")
-        most = max(path.stat().st_size, _ALWAYS)
+        most = max(self._size, _ALWAYS)
         self.entries: Mapping[str, TensorEntry] = {
             name: entry_of(name, tensor, path, most) for name, tensor in self._tensors.items()
         }
@@ -184,6 +184,12 @@ class PickledShard(Shard):
         """A copy of one tensor."""
         if self.entries[name].problem:
             raise InputError(f"{self.path}: {name!r} cannot be read: {self.entries[name].problem}.")
+        if self.path.exists() and (size := self.path.stat().st_size) < self._size:
+            # The system ends a process that reads beyond the end of a file that it has mapped.
+            raise InputError(
+                f"{self.path} became shorter while it was read ({size:,} bytes of {self._size:,}); read it "
+                "again when whatever writes it has finished."
+            )
         return self._tensors[name].detach().clone()
 
 

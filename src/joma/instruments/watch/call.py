@@ -110,6 +110,19 @@ class AttentionCall:
             themselves = self._pairs_kept().diagonal(dim1=2, dim2=3).any(1)
         return None if bool((seen & ~themselves).any()) else ~seen
 
+    def tokens_alone(self) -> Tensor | None:
+        """(batch, tokens), True for a token that no other sees and that sees no other; None: not known."""
+        batch, _, queries, keys = self.shape
+        if self.logits is not None:
+            pairs = self.logits > self.logits.amax(-1, keepdim=True) - _VANISHING
+        elif self.keep is not None and self.keep.ndim == 4 and len(self.keep) == batch:
+            pairs = self._pairs_kept()
+        else:
+            return None
+        others = pairs.any(1).expand(batch, queries, keys).clone()
+        others.diagonal(dim1=1, dim2=2).fill_(False)
+        return ~(others.any(1) | others.any(2))
+
     def _pairs_kept(self) -> Tensor:
         """(batch, heads or 1, queries, keys), what the mask leaves."""
         assert self.keep is not None

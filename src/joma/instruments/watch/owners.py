@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import threading
 from collections.abc import Callable, Iterable
@@ -22,12 +21,15 @@ from joma.instruments.watch.capture.lineage import Lineage
 from joma.instruments.watch.hooks import leave_out_of_copies
 from joma.instruments.watch.padding import (
     KEPT_ROWS,
-    PADDED_ROWS,
     Argument,
     blocks_of_rows,
     length_of,
+    mask_places,
+    parameters_of,
+    tensors_of_tokens,
     tokens_kept,
     tokens_of,
+    told_apart,
 )
 
 OUTSIDE = "(outside)"
@@ -94,6 +96,8 @@ class Place:
     """Outermost first."""
     streams: list[_Stream] = field(default_factory=list)
     """What tokens were seen to be padding in this pass, in the order seen."""
+    hints: list[Tensor] = field(default_factory=list)
+    """What the model was called with and may say which tokens are padding, by no name."""
 
     def split(self, size: int, queries: int, keys: int) -> int:
         """How many heads are in an axis that holds batch and heads: its size over that of the batch.
@@ -141,6 +145,8 @@ class Place:
             return rows, ""
         if call.among_themselves:
             padding = call.tokens_that_are_padding()
+            if padding is None:
+                padding = told_apart(call, self.hints)
             rows = None if padding is None else ~padding
             self._note(call, rows)
         else:
@@ -234,6 +240,7 @@ class Owners:
         self.lineage = lineage
         self.running: list[_RunningModule] = []
         self.streams: list[_Stream] = []
+        self.hints: list[Tensor] = []
         self.entered: dict[str, nn.Module] = {}
         self._handles: list[RemovableHandle] = []
         self._uncopied = ExitStack()
@@ -253,8 +260,11 @@ class Owners:
             if isinstance(module, nn.TransformerEncoderLayer)
             for inner in module.modules()
         }
+        if id(self.model) not in sealed:
+            register = partial(nn.Module.register_forward_pre_hook, hook=self._take_hints, with_kwargs=True)
+            self._uncopied.enter_context(leave_out_of_copies(self.model, register))
         for module in self.model.modules():
-            if id(module) not in sealed and (places := _mask_places(module)):
+            if id(module) not in sealed and (places := mask_places(module)):
                 hook = partial(self._take_padding, places)
                 register = partial(nn.Module.register_forward_pre_hook, hook=hook, with_kwargs=True)
                 self._uncopied.enter_context(leave_out_of_copies(module, register))
@@ -265,7 +275,7 @@ class Owners:
             handle.remove()
         self._uncopied.close()
         self._handles = []
-        self.running = []
+        self.running, self.hints = [], []
 
     @property
     def elsewhere(self) -> bool:
@@ -333,12 +343,16 @@ class Owners:
         except Exception as error:
             self.failed(error)
 
+    def _take_hints(self, module: nn.Module, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
+        if self.here:
+            self.hints = list(tensors_of_tokens((args, kwargs)))
+
     def place(self) -> Place:
         """The innermost running module that is more than a softmax or a dropout, and those around it."""
         running = tuple(one for one in self.running if not isinstance(one.module, nn.Softmax | nn.Dropout))
         if not running:
             return Place(OUTSIDE, None)
-        return Place(running[-1].name, running[-1].module, running, self.streams)
+        return Place(running[-1].name, running[-1].module, running, self.streams, self.hints)
 
     def name_of(self, module: nn.Module) -> str | None:
         """A module's name in the model; None for a stranger."""
@@ -358,24 +372,6 @@ class Owners:
 def in_backward() -> bool:
     """Whether autograd is running a backward pass in this thread."""
     return bool(torch._C._current_graph_task_id() != -1)
-
-
-_signatures: dict[type, tuple[str, ...]] = {}
-
-
-def parameters_of(kind: type[nn.Module]) -> tuple[str, ...]:
-    """The names of a kind of module's inputs, in their order."""
-    if kind not in _signatures:
-        try:
-            _signatures[kind] = tuple(inspect.signature(kind.forward).parameters)[1:]
-        except (TypeError, ValueError, AttributeError):
-            _signatures[kind] = ()
-    return _signatures[kind]
-
-
-def _mask_places(module: nn.Module) -> list[str]:
-    parameters = parameters_of(type(module))
-    return [name for name in (*KEPT_ROWS, *PADDED_ROWS) if name in parameters]
 
 
 def _shapes(values: Iterable[Argument]) -> set[tuple[int, ...]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,45 @@ def blocks_of_rows(rows: Tensor, call: AttentionCall) -> Tensor | None:
     return None
 
 
+def tensors_of_tokens(given: object, depth: int = 4) -> Iterator[Tensor]:
+    """What may say which tokens are padding: tensors (samples, tokens) or (samples,), at any depth."""
+    if isinstance(given, Tensor):
+        if given.ndim in (1, 2) and not given.is_nested and not given.is_complex():
+            yield given.detach()
+    elif depth and isinstance(given, Mapping):
+        for one in given.values():
+            yield from tensors_of_tokens(one, depth - 1)
+    elif depth and isinstance(given, list | tuple):
+        for one in given:
+            yield from tensors_of_tokens(one, depth - 1)
+    elif depth and hasattr(given, "__dict__") and not isinstance(given, type | nn.Module):
+        yield from tensors_of_tokens(vars(given), depth - 1)
+
+
+def told_apart(call: AttentionCall, hints: Iterable[Tensor]) -> Tensor | None:
+    """The padding (samples, tokens) among tokens that see themselves alone and that no other sees.
+
+    Such a token may be a document of its own. It is padding where something that the model was given, a
+    mask or lengths of any name, tells exactly these tokens from the others.
+    """
+    batch, _, _, size = call.shape
+    fitting = [one for one in hints if tuple(one.shape) in ((batch, size), (batch,))]
+    alone = call.tokens_alone() if fitting else None
+    if alone is None or not bool(alone.any()) or bool(alone.all()):
+        return None
+    place = torch.arange(size, device=alone.device)
+    for one in fitting:
+        told = one.to(alone.device)
+        if told.ndim == 1:
+            length = told[:, None]
+            masks = [place >= length, place < size - length]
+        else:
+            masks = [told == value for value in (told[alone][0], told.new_zeros(()))]
+        if any(torch.equal(mask, alone) for mask in masks):
+            return alone
+    return None
+
+
 def tokens_kept(mask: Tensor, of_ones: bool) -> Tensor:
     """A padding mask as bool, True for tokens that are not padding.
 
@@ -78,3 +118,22 @@ def length_of(tokens: Tensor, rows: Tensor) -> int:
     """How many tokens there are: (batch, tokens, ...), or (tokens, batch, ...)."""
     first = tokens.shape[0] != len(rows) == tokens.shape[1]
     return tokens.shape[0] if first else tokens.shape[1]
+
+
+_signatures: dict[type, tuple[str, ...]] = {}
+
+
+def parameters_of(kind: type[nn.Module]) -> tuple[str, ...]:
+    """The names of a kind of module's inputs, in their order."""
+    if kind not in _signatures:
+        try:
+            _signatures[kind] = tuple(inspect.signature(kind.forward).parameters)[1:]
+        except (TypeError, ValueError, AttributeError):
+            _signatures[kind] = ()
+    return _signatures[kind]
+
+
+def mask_places(module: nn.Module) -> list[str]:
+    """The inputs of a module that are padding masks by their names."""
+    parameters = parameters_of(type(module))
+    return [name for name in (*KEPT_ROWS, *PADDED_ROWS) if name in parameters]

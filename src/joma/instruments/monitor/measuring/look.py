@@ -20,7 +20,7 @@ from joma.instruments.reading.passes import unwrap
 from joma.instruments.watch.capture.lineage import Argument
 from joma.instruments.watch.coverage import Entry
 from joma.instruments.watch.hooks import leave_out_of_copies
-from joma.instruments.watch.owners import parameters_of
+from joma.instruments.watch.padding import parameters_of
 from joma.instruments.watch.watch import Watch
 
 _MASKS = ("attention_mask", "decoder_attention_mask")

@@ -17,7 +17,8 @@ from typing import Protocol
 from torch import Tensor
 
 from joma.core.errors import InputError
-from joma.instruments.watch.capture.lineage import Origin, Product, Ranges, parts_of
+from joma.instruments.watch.capture.lineage import Origin, Product, parts_of
+from joma.instruments.watch.capture.memory import Ranges
 from joma.instruments.watch.owners import Place
 
 Strides = tuple[int, ...]

@@ -22,15 +22,12 @@ from joma.instruments.watch.capture.axes import Axes, Strides, covering_dimensio
 from joma.instruments.watch.capture.lineage import (
     Argument,
     Lineage,
-    Memory,
     Origin,
     Product,
-    Ranges,
     is_channel,
-    same_storage,
-    storage_of,
     tensors,
 )
+from joma.instruments.watch.capture.memory import Memory, Ranges, same_storage, storage_of
 from joma.instruments.watch.owners import Place
 from joma.measures.attention.visible_keys import hidden_scores
 

@@ -17,12 +17,9 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from joma.instruments.watch.call import AttentionCall
-
-Range = tuple[int, int]
-Ranges = tuple[Range, ...]
+from joma.instruments.watch.capture.memory import Range, Ranges, Start, is_slice, same_storage, storage_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,9 +36,12 @@ class Origin:
     """Whether parameters and constants alone made it."""
     channels: Ranges = ()
     widths: Ranges = ()
-    """Feature axes that no parameter made: the last axis of an input (samples, tokens, features)."""
+    """Feature axes that no parameter made: the last axis of an input (samples, tokens, features), or
+    (samples, rows, columns, features)."""
     mixed: Hashable = None
     """The softmax whose probabilities were the first factor of the last product."""
+    start: Start | None = None
+    """Where the slice of features lay that this was copied or computed from; None: of no slice."""
 
     @property
     def features(self) -> Ranges:
@@ -88,7 +88,7 @@ class Lineage:
         if self._constants.get(id(tensor)) is tensor:
             return PARAMETERS
         self._inputs += 1
-        wide = not tensor.is_nested and tensor.ndim == 3 and tensor.is_floating_point()
+        wide = not tensor.is_nested and tensor.ndim in (3, 4) and tensor.is_floating_point()
         widths = _channel(tensor, -1) if wide else ()
         return self._keep(tensor, Origin(frozenset((self._inputs,)), widths=widths))
 
@@ -144,21 +144,25 @@ class Lineage:
         for made in tensors((result,)):
             self._keep(made, _merge(made, operands, origins))
         if name in ("aten::cat", "aten::stack") and len(operands) > 1:
-            self._of_pieces(operands, origins[0], args[1] if len(args) > 1 else 0, result)
+            self._of_pieces(operands, args[1] if len(args) > 1 else 0, result)
         return None
 
-    def _of_pieces(self, operands: list[Tensor], origin: Origin, dim: Argument, result: Argument) -> None:
+    def _of_pieces(self, operands: list[Tensor], dim: Argument, result: Argument) -> None:
         """Equal slices of a feature axis that are laid one after the other are heads there."""
         made = next(tensors((result,)), None)
-        steps = {int(b.storage_offset() - a.storage_offset()) for a, b in pairwise(operands)}
+        starts = [start_of(operand, self.of(operand)) for operand in operands]
+        steps = {later.offset - one.offset for one, later in pairwise(starts)}
         first = operands[0]
-        alike = all(one.shape == first.shape and same_storage(one, first) for one in operands)
+        alike = all(
+            one.shape == first.shape and start.memory == starts[0].memory
+            for one, start in zip(operands, starts, strict=True)
+        )
         if made is None or not isinstance(dim, int) or not alike or len(steps) != 1:
             return
         step, inner = steps.pop(), 1 if made.ndim > first.ndim else first.shape[dim]
         stride = made.stride(dim) * inner
         for kind in ("channels", "widths"):
-            ranges: Ranges = getattr(origin, kind)
+            ranges: Ranges = getattr(starts[0], kind)
             if any(low <= step < high for low, high in ranges):
                 known = self.of(made)
                 heads = (stride, stride * len(operands))
@@ -180,6 +184,12 @@ class Lineage:
             if not (learned or origin.channels or origin.widths):
                 continue
             own = set(one) - set(other) if letters is one else set(other) - set(one)
+            # A product of queries and keys sums over features: of an input that was cut otherwise (the
+            # columns of a picture whose channels stand first) the last axis is none.
+            summed = [factor.stride(dim) for dim, letter in enumerate(letters) if letter not in product.out]
+            given = (
+                origin.widths if any(low <= s < high for s in summed for low, high in origin.widths) else ()
+            )
             for dim, letter in enumerate(letters):
                 if letter not in product.out:
                     continue
@@ -187,14 +197,15 @@ class Lineage:
                 if learned and letter in own:
                     channels.update(dict.fromkeys(_channel(made, at)))
                 channels.update(dict.fromkeys(_move(factor, dim, origin.channels, made, at)))
-                widths.update(dict.fromkeys(_move(factor, dim, origin.widths, made, at)))
+                widths.update(dict.fromkeys(_move(factor, dim, given, made, at)))
         if origins[0].weights or origins[1].weights:
             # Queries that are parameters ask, and have no tokens; a linear layer's have theirs.
             active = origins[1] if origins[0].weights else origins[0]
             return Origin(active.sources, active.sources, channels=tuple(channels), widths=tuple(widths))
         return Origin(
-            origins[0].sources, origins[1].sources, pair=True, channels=tuple(channels), widths=tuple(widths)
-        )
+            origins[0].sources, origins[1].sources, pair=True, channels=tuple(channels), widths=tuple(widths),
+            start=start_of(left, origins[0]),
+        )  # fmt: skip
 
 
 def is_channel(tensor: Tensor, dim: int, origin: Origin) -> bool:
@@ -253,7 +264,8 @@ def _merge(made: Tensor, operands: list[Tensor], origins: list[Origin]) -> Origi
         if not (origin.channels or origin.widths) or same_storage(made, operands[0]):
             return origin
         channels, widths = _carry(made, operands, origins)
-        return replace(origin, channels=channels, widths=widths)
+        start = start_of(operands[0], origin) if is_slice(operands[0]) else origin.start
+        return replace(origin, channels=channels, widths=widths, start=start)
     if all(origin.weights for origin in origins):
         return PARAMETERS
     pairs = [i for i, origin in enumerate(origins) if origin.pair and operands[i].ndim == made.ndim]
@@ -267,7 +279,22 @@ def _merge(made: Tensor, operands: list[Tensor], origins: list[Origin]) -> Origi
         channels=channels,
         widths=widths,
         mixed=next((origin.mixed for origin in origins if origin.mixed is not None), None),
+        start=next(
+            (
+                start_of(operands[i], origins[i])
+                for i in chosen
+                if not origins[i].weights and (is_slice(operands[i]) or origins[i].start is not None)
+            ),
+            None,
+        ),
     )
+
+
+def start_of(tensor: Tensor, origin: Origin) -> Start:
+    """Where the slice of features lies that a tensor is, or was copied or computed from."""
+    if origin.start is not None and not (is_slice(tensor) and not origin.pair):
+        return origin.start
+    return Start(storage_of(tensor), int(tensor.storage_offset()), origin.channels, origin.widths)
 
 
 def _carry(made: Tensor, operands: list[Tensor], origins: list[Origin]) -> tuple[Ranges, Ranges]:
@@ -365,24 +392,3 @@ def tensors(values: Iterable[Argument]) -> Iterator[Tensor]:
                 yield value
         elif isinstance(value, list | tuple):
             yield from tensors(value)
-
-
-def same_storage(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors lie in one piece of memory."""
-    return storage_of(one) == storage_of(other)
-
-
-def storage_of(tensor: Tensor) -> int:
-    """The identity of the memory that a tensor lies in."""
-    return int(tensor.untyped_storage()._cdata)
-
-
-class Memory:
-    """The memory of a tensor, while others keep it."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-
-    def gone(self) -> bool:
-        """Whether nobody keeps it any more."""
-        return bool(self._reference.expired())  # type: ignore[no-untyped-call]
