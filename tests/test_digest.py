@@ -115,9 +115,10 @@ def probed(seed: int, planted: bool) -> dict[str, pd.DataFrame]:
 def test_a_head_and_a_matrix_that_stand_out_are_found_and_others_are_not() -> None:
     settings = ProbeSettings.of(model="m", text="t")
     found = [one for seed in range(100, 120) for one in probe_findings(settings, probed(seed, True))]
-    assert sum(one.where == "layer 5, head 3" and one.value == 0.05 for one in found) == 20
-    assert sum(one.where == "layer 7" and one.value == 1.5 for one in found) == 20
-    assert len(found) <= 40 * (1 + FALSE)
+    heads = sum(one.where == "layer 5, head 3" and one.value == 0.05 for one in found)
+    matrices = sum(one.where == "layer 7" and one.value == 1.5 for one in found)
+    assert min(heads, matrices) >= RIGHT_FIRST * 20
+    assert len(found) - heads - matrices <= FALSE * len(found)
     alike = [one for seed in range(200, 260) for one in probe_findings(settings, probed(seed, False))]
     assert len(alike) <= FALSE * 60
 

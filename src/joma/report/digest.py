@@ -142,7 +142,7 @@ def _differences(ours: Mapping[str, pd.DataFrame], theirs: Mapping[str, pd.DataF
         for key in pair[0].index.intersection(pair[1].index):
             a, b = (one.loc[key].dropna().to_numpy(float) for one in pair)
             if min(len(a), len(b)) >= FEWEST and np.ptp(np.concatenate([a, b])) > 0:
-                tests.append(_test(name, [str(part) for part in key], a, b))
+                tests.append(_test(name, list(key) if isinstance(key, tuple) else [key], a, b))
     found = [one for chance, one in tests if chance * len(tests) < CHANCE]
     if tests:
         return found

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
-from joma.instruments.probe.text import probe_sentences
+from joma.instruments.probe import ProbeSettings
+from joma.instruments.probe.text import probe_sentences, terminal_text
 from joma.measures.attention.statistics import ATTENTION_ENTROPY
 
 
@@ -45,3 +48,15 @@ def test_no_fall_below_the_first_layer_is_made_up() -> None:
     said = _sentences([[2.001] * 3, [2.0] * 3, [3.0] * 3], [9, 18, 3])
     assert "falls" not in said
     assert "2.00 nats in layer 0, and nowhere less" in said
+
+
+def test_ranks_of_an_adapters_folder_are_said_to_be_its_bases(tmp_path: Path) -> None:
+    ranks = pd.DataFrame(
+        {"layer": [0], "matrix": "lower", "metric": "stable_rank", "value": 3.0, "error_bound": 1e-9}
+    )
+    settings = ProbeSettings.of(model=str(tmp_path), weights=True)
+    assert "adapter" not in terminal_text(settings, {"ranks": ranks})
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (tmp_path / name).write_text("{}")
+    said = terminal_text(settings, {"ranks": ranks}).splitlines()
+    assert said[0] == "The folder holds an adapter: these are its base's weights with it applied."
