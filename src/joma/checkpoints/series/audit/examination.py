@@ -95,31 +95,30 @@ def examine_line(members: Sequence[MemberContent]) -> tuple[list[Fault], list[st
     line = Line(list(members))
     found = structure_faults(members)
     for fault in found:
-        place = _place(members, fault.member)
-        held = {tensor.name: name for name, tensor in members[place].tensors.items()}
         if fault.fault in _VALUES - {"other type", "rounded", "quantised"}:
-            line.named |= {(place, held[name]) for name in fault.tensors if name in held}
+            line.named |= _places(members, fault)
         if fault.fault == "renumbered layers":
+            place = _place(members, fault.member)
             line.named |= {(place, name) for name in members[place].tensors}
     whole = [one for one in members if one.tensors]
     shared = shared_tensors(whole)
     found += shared.faults
     line.named |= {(_place(members, whole[k].member.name), name) for k, name in shared.named}
-    rows = shared_rows(whole, {(k, name) for k, name in shared.named})
+    rows = shared_rows(whole, shared.named)
+    line.named |= {told for fault in rows for told in _places(members, fault)}
     found += rows
-    foreign = {(fault.member, name) for fault in rows for name in fault.tensors}
-    line.named |= {
-        (k, name)
-        for k, one in enumerate(members)
-        for name, tensor in one.tensors.items()
-        if (one.member.name, tensor.name) in foreign
-    }
     names = _compared_tensors(line)
     found += _foreign_faults(line, names)
     found += _swap_faults(line, names)
     found += _inner_faults(line, names)
     found += _at_ends(line, names)
     return _without_consequences(line, join_faults(found)), shared.notes
+
+
+def _places(members: Sequence[MemberContent], fault: Fault) -> set[tuple[int, str]]:
+    """Of a fault its member's place and its tensors."""
+    place, stored = _place(members, fault.member), set(fault.tensors)
+    return {(place, name) for name, tensor in members[place].tensors.items() if tensor.name in stored}
 
 
 def _without_consequences(line: Line, found: Sequence[Fault]) -> list[Fault]:
