@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,10 +24,8 @@ from joma.sweeps import SweepSettings
 from joma.sweeps.cells import at_once, finished_cells
 from joma.sweeps.grid import key
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
+resource = importlib.import_module("resource") if importlib.util.find_spec("resource") else None
+"""Python's own module on what a process takes; None on Windows."""
 
 _STATUS = Path("/proc/self/status")
 
@@ -139,5 +138,5 @@ def _megabytes() -> float:
             return int(line.split()[1]) / 1e3
     if resource is None:
         return float("nan")
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    most: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most / (1e6 if sys.platform == "darwin" else 1e3)  # bytes there, kilobytes elsewhere
