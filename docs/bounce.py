@@ -50,7 +50,15 @@ def page() -> str:
     )
     return (
         "\n".join(
-            [HEAD, about, *_claims(settings, tables), *_sets(tables), *_forces(tables), *_losses(tables)]
+            [
+                HEAD,
+                about,
+                *_claims(settings, tables),
+                *_others(),
+                *_sets(tables),
+                *_forces(tables),
+                *_losses(tables),
+            ]
         )
         + "\n"
     )
@@ -66,6 +74,23 @@ def _claims(settings: WhyBounce, tables: Mapping[str, pd.DataFrame]) -> Iterable
         verdict = "undecided" if claim.verdict == "not tested" else claim.verdict
         cells = (claim.statement, verdict, number(claim.measured), number(claim.null), claim.evidence)
         yield f"| `{claim.id}` | " + " | ".join(map(errata.cell, cells)) + " |"
+
+
+def _others() -> Iterable[str]:
+    """The same claims on the other presets that are kept."""
+    presets = stored.presets_beside(RUN)
+    if not presets:
+        return
+    yield "\n## The same on another text, and in another decoder\n"
+    yield "Verdict and number of every claim; `joma run why_bounce --preset NAME`.\n"
+    runs = [RUN, *(f"{RUN}-{preset}" for preset in presets)]
+    claims = [stored.job(stored.FOLDER / run).claims(stored.tables(run)) for run in runs]
+    yield f"| claim | quick | {' | '.join(presets)} |\n|---|---|{'---|' * len(presets)}"
+    for same in zip(*claims, strict=True):
+        cells = [
+            "undecided" if c.verdict == "not tested" else f"{c.verdict} ({number(c.measured)})" for c in same
+        ]
+        yield f"| `{same[0].id}` | {' | '.join(cells)} |"
 
 
 def _sets(tables: Mapping[str, pd.DataFrame]) -> Iterable[str]:

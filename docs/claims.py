@@ -33,10 +33,8 @@ claim is judged anew from the tables that are kept in `docs/stored` (runs of the
 """
 
 NOT_STORED = {
-    "attention_rate": "no run is kept yet",
     "contextual_sparsity": "no run is kept yet",
     "eviction": "no run with the present settings is kept yet",
-    "why_bounce": "no run is kept yet",
 }
 """Experiments without a stored run -> why."""
 

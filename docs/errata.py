@@ -63,13 +63,20 @@ def page(claims: list[Claim]) -> str:
 
 
 def kept(claim: Claim) -> dict[str, str]:
-    """What docs/claims.py lists of a claim."""
+    """What docs/claims.py lists of a claim, and the size of its null."""
     described = {
         "corrected": "the printed form, off by more than ten times the tolerance",
         "not tested": f"not tested: {claim.evidence}",
     }
     null = claim.null_description if claim.null is not None else described.get(claim.verdict, "")
-    return {"id": claim.id, "statement": claim.statement, "verdict": claim.verdict, "null": null}
+    size = "" if claim.null is None else error(claim.null)
+    return {
+        "id": claim.id,
+        "statement": claim.statement,
+        "verdict": claim.verdict,
+        "null": null,
+        "null_size": size,
+    }
 
 
 if __name__ == "__main__":

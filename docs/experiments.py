@@ -1,27 +1,22 @@
 """Write docs/experiments/NAME.md, a page for each experiment, and their list, from their own words.
 
 ``python docs/experiments.py`` writes the pages; ``python docs/experiments.py RUN_DIRECTORY ...`` first draws
-the figures of these runs again and keeps them, small, beside the pages.
+the figures of these runs again and keeps them, small, beside the pages, as ``python docs/stored.py`` does.
 """
 
 from __future__ import annotations
 
-import io
 import re
 import sys
 from inspect import cleandoc
 from pathlib import Path
 
-from PIL import Image
+from stored import FIGURES as FOLDER
+from stored import keep_figure
 
-import joma
 from joma.core.settings import Value
 from joma.experiments import catalog
 from joma.experiments.base import Experiment
-
-FOLDER = Path(__file__).parent / "experiments"
-WIDEST = 1400
-"""Pixels of a kept figure."""
 
 HEAD = """# Experiments
 
@@ -82,17 +77,6 @@ def index() -> str:
 def pages() -> dict[str, str]:
     """File name -> text of every page."""
     return {"index.md": index(), **{f"{name}.md": page(name) for name in catalog.names()}}
-
-
-def keep_figure(directory: Path) -> None:
-    """Draw a run's figure again and keep it beside its page."""
-    run = joma.read(directory)
-    content = io.BytesIO()
-    run.plot().savefig(content, dpi=110)
-    with Image.open(content) as opened:
-        picture = opened.convert("RGB")
-    picture.thumbnail((WIDEST, 10 * WIDEST), Image.Resampling.LANCZOS)
-    picture.save(FOLDER / f"{run.name}.webp", "webp", quality=70, method=6)
 
 
 if __name__ == "__main__":

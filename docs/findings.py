@@ -20,6 +20,8 @@ import numpy as np
 import stored
 from errata import cell
 
+from joma.core.tables import rows
+from joma.experiments.beyond.attention_rate import attention_name
 from joma.experiments.beyond.forecast.claims import OTHER
 from joma.experiments.beyond.joint_dynamics.tables import of_layers
 from joma.experiments.joma_paper.fig5.claims import LEVEL
@@ -82,7 +84,15 @@ def numbers() -> dict[str, Value]:
         **_depth(),
         **_coverage(),
         **_rates(),
+        "attention_rate.slow": _rebound_of_slow_attention(),
     }
+
+
+def _rebound_of_slow_attention() -> float:
+    """The median rebound at the smallest ratio of the rates."""
+    bounces = stored.tables("attention_rate")["bounces"]
+    found = rows(bounces, metric="attention_entropy", variant=attention_name(0.3))
+    return float(found["rebound"].median())
 
 
 def _forecasts() -> dict[str, Value]:

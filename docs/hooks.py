@@ -21,6 +21,7 @@ from mathematics import block_to_mathml, to_mathml  # noqa: E402
 NOTEBOOKS = Path(__file__).parent / "notebooks"
 LINK = re.compile(r"\((?P<place>(?:\.\./)*(?:notebooks/)?\w+)\.ipynb\)")
 
+WITHIN = re.compile(r"\]\(#(?P<anchor>[\w-]+)\)")
 FORMULA = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?P=tag)>', re.DOTALL
 )
@@ -41,7 +42,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """A link to a notebook leads to its page."""
+    """A link to a notebook leads to its page, one within a page to its heading: of hyphens in a row the site
+    keeps one."""
+    markdown = WITHIN.sub(lambda found: f"](#{re.sub('-+', '-', found['anchor'])})", markdown)
     return LINK.sub(r"(\g<place>.md)", markdown)
 
 

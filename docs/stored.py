@@ -4,11 +4,13 @@
 preset, beside it as NAME-PRESET, and with ``DIR=PRESET`` under the name of a preset that it equals but for its
 corpus' place). A sweep over an experiment's own grid is kept as the experiment's run. Small tables are kept whole.
 Of large ones only what the claims need is: those that no claim reads are left out, and columns, and moments between
-the first and the last, where the claims are the same without them.
+the first and the last, where the claims are the same without them. A run that is kept under its experiment's own
+name leaves its figure, drawn from all of its tables, beside the experiment's page.
 """
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -17,14 +19,19 @@ from typing import Any
 
 import pandas as pd
 import yaml
+from PIL import Image
 
 import joma
 from joma.core.claim import Claim
+from joma.core.style import style
 from joma.experiments import catalog
 from joma.experiments.base import Experiment
 from joma.sweeps import SweepSettings
 
 FOLDER = Path(__file__).parent / "stored"
+FIGURES = FOLDER.parent / "experiments"
+WIDEST = 1400
+"""Pixels of a kept figure."""
 MOMENTS = ("step", "time")
 PRESETS = {"alarm": "paper"}
 """Of what is not kept in the preset quick, which has too few runs for a claim."""
@@ -124,6 +131,18 @@ def as_run(folder: Path) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
     )
 
 
+def keep_figure(folder: Path) -> None:
+    """Draw the figure of a run directory, a sweep or a stored run, and keep it, small, beside its page."""
+    described, given = as_run(folder)
+    content = io.BytesIO()
+    with style("light"):
+        of(described).draw(given).savefig(content, dpi=110)
+    with Image.open(content) as opened:
+        picture = opened.convert("RGB")
+    picture.thumbnail((WIDEST, 10 * WIDEST), Image.Resampling.LANCZOS)
+    picture.save(FIGURES / f"{described['experiment']}.webp", "webp", quality=70, method=6)
+
+
 def keep(folder: Path, preset: str = "") -> None:
     """Store a run directory."""
     described, given = as_run(folder)
@@ -142,6 +161,8 @@ def keep(folder: Path, preset: str = "") -> None:
         described["settings"]["authors_curves"] = ""
     described["command"] = of(described).command(experiment.preset_values(preset))
     (target / "settings.yaml").write_text(yaml.safe_dump(described, sort_keys=False), encoding="utf-8")
+    if target.name == described["experiment"]:
+        keep_figure(folder)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import sys
 import tempfile
 from argparse import Namespace
@@ -154,7 +155,7 @@ def write_fsdp1(folder: Path) -> None:
     save_whole(folder, whole)
 
 
-def _write_deepspeed(folder: Path, stage: int, dtype: str = "bf16") -> None:
+def _write_deepspeed(folder: Path, stage: int, dtype: str = "bf16", *, universal: bool = False) -> None:
     """DeepSpeed's engine after two steps; its own tool gathers what is beside (stages 1, 2: the module).
 
     Its communication through shared memory would be compiled first and is left out.
@@ -183,13 +184,38 @@ def _write_deepspeed(folder: Path, stage: int, dtype: str = "bf16") -> None:
         tokens = torch.randint(VOCABULARY, (4, 8), generator=torch.Generator().manual_seed(step))
         engine.backward(engine(tokens).logsumexp(-1).float().mean())
         engine.step()
-    engine.save_checkpoint(str(folder / "saved"))
+    saved = folder / ("trained" if universal else "saved")
+    engine.save_checkpoint(str(saved))
     distributed.barrier()
-    if stage == 3:
-        whole = get_fp32_state_dict_from_zero_checkpoint(str(folder / "saved"))
-    else:
-        whole = engine.module.state_dict()
+    if universal and distributed.get_rank() == 0:
+        _convert_to_universal(saved, folder / "saved")
+    whole = {} if stage == 3 else dict(engine.module.state_dict())
+    if universal:  # in float32, also what is not trained, which the tool of stages 1 and 2 leaves out
+        whole = {name: one.float() for name, one in whole.items()}
+    if universal or stage == 3:
+        whole |= get_fp32_state_dict_from_zero_checkpoint(str(saved))
     save_whole(folder, whole)
+    distributed.barrier()
+    if universal and distributed.get_rank() == 0:
+        shutil.rmtree(saved)
+
+
+def _convert_to_universal(trained: Path, folder: Path) -> None:
+    """DeepSpeed's own conversion of the only step, in this process."""
+    from deepspeed.checkpoint.ds_to_universal import main
+
+    (step,) = (one for one in trained.iterdir() if one.is_dir())
+    main(
+        Namespace(
+            input_folder=str(step),
+            output_folder=str(folder / f"{step.name}_universal"),
+            num_extract_workers=1,
+            num_merge_workers=1,
+            keep_temp_folder=False,
+            strict=True,
+            inject_missing_state=True,
+        )
+    )
 
 
 def write_deepspeed_1(folder: Path) -> None:
@@ -205,6 +231,16 @@ def write_deepspeed_2(folder: Path) -> None:
 def write_deepspeed_3(folder: Path) -> None:
     """ZeRO stage 3 in bfloat16: the weights lie in pieces among the optimizer's state."""
     _write_deepspeed(folder, 3)
+
+
+def write_deepspeed_universal(folder: Path) -> None:
+    """A universal folder of ZeRO stage 1: each parameter with its shape, and what is not trained beside."""
+    _write_deepspeed(folder, 1, universal=True)
+
+
+def write_deepspeed_universal_3(folder: Path) -> None:
+    """A universal folder of ZeRO stage 3: parameters lie flat, and what is not trained in pieces."""
+    _write_deepspeed(folder, 3, universal=True)
 
 
 def write_megatron(folder: Path) -> None:
@@ -289,6 +325,8 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "deepspeed_1": write_deepspeed_1,
     "deepspeed_2": write_deepspeed_2,
     "deepspeed_3": write_deepspeed_3,
+    "deepspeed_universal": write_deepspeed_universal,
+    "deepspeed_universal_3": write_deepspeed_universal_3,
     "megatron": write_megatron,
 }
 

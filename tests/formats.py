@@ -51,6 +51,8 @@ KINDS = {
     "deepspeed_1": "deepspeed",
     "deepspeed_2": "deepspeed",
     "deepspeed_3": "deepspeed",
+    "deepspeed_universal": "deepspeed",
+    "deepspeed_universal_3": "deepspeed",
     "megatron": "megatron",
 }
 """What ``format_writers.py`` writes -> the library that it needs."""

@@ -28,6 +28,8 @@ import stored  # noqa: E402  # docs is no package
 from joma.core.claim import Claim  # noqa: E402
 from joma.experiments.beyond.alarm.detection import OURS, OWN_CUSUM, WHOLE  # noqa: E402
 from joma.experiments.beyond.alarm.rules import KURTOSIS  # noqa: E402
+from joma.experiments.beyond.attention_rate import all_name, attention_name  # noqa: E402
+from joma.experiments.beyond.why_bounce.run import HELD, ORDER  # noqa: E402
 from joma.experiments.joma_paper.deep_hierarchy import (  # noqa: E402
     FROZEN,
     SHUFFLED,
@@ -385,6 +387,33 @@ def _turned_round(curves: pd.DataFrame) -> pd.DataFrame:
     return curves.assign(step=curves["step"].map(dict(zip(steps, reversed(steps), strict=True))))
 
 
+def _only_falls(curves: pd.DataFrame) -> pd.DataFrame:
+    """Each curve's values in falling order."""
+    runs = [name for name in curves.columns if name not in ("step", "value")]
+    curves = curves.sort_values("step", ignore_index=True)
+    falling = curves.groupby(runs)["value"].transform(lambda one: np.sort(one.to_numpy())[::-1])
+    return curves.assign(value=falling)
+
+
+_WHY_BOUNCE = [
+    Garbage("entropy sorted so that it only falls", table("curves", _only_falls), "bounces"),
+    Garbage(
+        "the gradient at the dip for the whole way",
+        replaced("metric", {"residual": "residual_at_once"}),
+        "adds_up",
+    ),
+    Garbage(
+        "a freeze that changes nothing", table("sets", set_where("value", 0.0, way="frozen")), "norms memory"
+    ),
+    Garbage("the way back", replaced("metric", {"mass_lost": "mass_lost_back"}), "catch_up"),
+    Garbage("tokens of the middle third", replaced("metric", {"rise_rare": "rise_middle"}), "rare_tokens"),
+    Garbage(
+        "twins in another order",
+        replaced("metric", dict.fromkeys(("noise", "scale", f"entropy, {HELD}"), f"entropy, {ORDER}")),
+        "noise scale was_held",
+    ),
+]
+
 GARBAGE: dict[str, list[Garbage]] = {
     "alarm": [
         Garbage("always fires", _alarms(ours=_always, whole=_always, state=_all(0.0)), "-armed -valid"),
@@ -402,6 +431,15 @@ GARBAGE: dict[str, list[Garbage]] = {
         Garbage("never armed", table("validity", lambda t: t.assign(armed_share=0.0)), "armed"),
         Garbage("never judged", table("validity", lambda t: t.assign(valid=np.nan)), "valid"),
         Garbage("never valid", table("validity", lambda t: t.assign(valid=0.0)), "valid"),
+    ],
+    "attention_rate": [
+        Garbage(
+            "equal rates",
+            replaced("variant", {attention_name(one): attention_name(1.0) for one in (0.3, 3.0)}),
+        ),
+        Garbage(
+            "all weights faster", replaced("variant", {attention_name(3.0): all_name(3.0)}), "not_the_rate"
+        ),
     ],
     "bounce_helps": [Garbage("nothing is pinned", table("curves", _pinned_is_free), "entropy_was_held")],
     "cdag": [Garbage("latents permuted over samples", instead("latents", true="permuted"))],
@@ -523,6 +561,8 @@ GARBAGE: dict[str, list[Garbage]] = {
     "tree_null": [
         Garbage("the same pairs without the tree", replaced("run", {"tree": "same pairs, no tree"}))
     ],
+    "why_bounce": _WHY_BOUNCE,
+    "why_bounce-second-text": _WHY_BOUNCE,
 }
 
 

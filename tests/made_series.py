@@ -17,7 +17,12 @@ NOISE = 0.02
 
 def story_of(courses: Mapping[str, np.ndarray]) -> str:
     """What is said of these curves over steps, ten apart, with a little noise on each."""
-    random = np.random.default_rng(0)
+    return what_happened(tables_of(courses))
+
+
+def tables_of(courses: Mapping[str, np.ndarray], seed: int = 0) -> dict[str, pd.DataFrame]:
+    """The tables ``values`` and ``bounces`` of a series with these curves; of its files nothing is told."""
+    random = np.random.default_rng(seed)
     rows = []
     for name, course in courses.items():
         metric, matrix = KINDS[name]
@@ -26,4 +31,5 @@ def story_of(courses: Mapping[str, np.ndarray]) -> str:
         noisy = course + NOISE * random.standard_normal(len(course))
         rows += [{**given, "step": 10 * number, "value": value} for number, value in enumerate(noisy)]
     values = pd.DataFrame(rows)
-    return what_happened({"values": values, "bounces": bounces(values)})
+    notes = pd.DataFrame(columns=["kind", "text", "lost"]).astype({"lost": bool})
+    return {"values": values, "bounces": bounces(values), "notes": notes}

@@ -189,11 +189,20 @@ def listed() -> Iterator[Change]:
 @cache
 def tests_of(module: str) -> tuple[str, ...]:
     """The tests that mirror a module: its folder's, or the files whose name begins like it; of a module
-    without any, those of the nearest folder that has some."""
+    without any, those of the nearest folder that has some. Of what claims and checks compute also the pages,
+    which are compared with it."""
     path = Path(module)
     if path.parts[0] == "experiments" and len(path.parts) > 3:
         name = ROOT / "tests" / "experiments" / f"test_{path.parts[2]}.py"
-        return (str(name.relative_to(ROOT)),) if name.exists() else ()
+        pages = ["tests/test_docs_numbers.py"] if path.stem in ("claims", "readings", "remarks") else []
+        return (str(name.relative_to(ROOT)), *pages) if name.exists() else ()
+    groups = (SOURCE / "checks" / "catalog.py").read_text()  # joma is imported only where it is changed
+    if path.parts[0] == "checks" and f'"{(group := path.parts[1].removesuffix(".py"))}",' in groups:
+        return (f"tests/checks/test_errata.py::test_a_page_says_what_is_computed[{group}]", *_mirrors(path))
+    return _mirrors(path)
+
+
+def _mirrors(path: Path) -> tuple[str, ...]:
     for name in (path.with_suffix(""), *path.parents[:-1]):
         folder = ROOT / "tests" / name
         if len(name.parts) > 1 and folder.is_dir():

@@ -17,8 +17,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-JUDGED = 4000
-"""The first seed on which nothing was chosen; 1000, 2000 and 3000 to 3099 have mended rules."""
+JUDGED = 5000
+"""The first seed on which nothing was chosen; 1000, 2000 and 3000 to 3099 have mended rules, and 4000 to 4099
+have judged earlier ones."""
 WORDS, WIDTH, LAYERS, EXPERTS = 48, 24, 3, 4
 State = dict[str, Tensor]
 Series = dict[int, State]

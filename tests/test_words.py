@@ -52,7 +52,17 @@ PARTICIPLES |= {
 }
 PARTICIPLES |= {"sold", "spent", "spoken", "stood", "struck", "swept", "taken", "taught", "thought", "thrown"}
 PARTICIPLES |= {"told", "understood", "won", "worn", "written"}
-NOUNS_AND_VERBS = {"bring", "ceiling", "classestraining", "ending", "embed", "feed", "heading", "listing"}
+NOUNS_AND_VERBS = {
+    "bring",
+    "ceiling",
+    "classestraining",
+    "ending",
+    "embed",
+    "feed",
+    "finding",
+    "heading",
+    "listing",
+}
 NOUNS_AND_VERBS |= {
     "mostattended",
     "padding",

@@ -44,6 +44,7 @@ from joma.measures.ranks.stable_rank import stable_rank as stable_rank
 from joma.measures.ranks.stable_rank import stable_rank_estimate as stable_rank_estimate
 from joma.report.citation import cite as cite
 from joma.report.demo import demo as demo
+from joma.report.digest import digest as digest
 from joma.report.results import MonitorResult as MonitorResult
 from joma.report.results import RunResult as RunResult
 from joma.report.results import read as read

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import zipfile
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 from checkpoint_files import UP, near, rank_of, ranks, values, write
 from joma.checkpoints.checkpoint import open_checkpoint
 from joma.checkpoints.formats import readers as formats
+from joma.checkpoints.formats.readers import PickledShard
 from joma.core.errors import InputError
 from joma.core.files import LONGEST_CONFIG, LONGEST_INDEX, read_bytes
 
@@ -105,3 +107,17 @@ def test_a_file_that_grows_while_it_is_read(tmp_path: Path) -> None:
     assert len(read_bytes(tmp_path / "a", 100)) == 100
     with pytest.raises(InputError, match="100 bytes, more than 99"):
         read_bytes(tmp_path / "a", 99)
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_ends_no_process(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    torch.save({"a": torch.ones(300, 300), "b": torch.ones(300, 300)}, path)
+    shard = PickledShard(path)
+    assert float(shard.read("a").sum()) == 300 * 300
+    os.truncate(path, 1000)
+    with pytest.raises(InputError, match=r"became shorter while it was read \(1,000 bytes of "):
+        shard.read("b")
+    torch.save({"a": torch.ones(300, 300)}, path)
+    shard = PickledShard(path)
+    path.unlink()  # what is mapped stays where it is
+    assert float(shard.read("a").sum()) == 300 * 300

@@ -1,4 +1,7 @@
-"""Small checkpoints that the libraries wrote (``tests/formats.py --keep``), read bit for bit."""
+"""Small checkpoints that the libraries wrote (``tests/formats.py --keep``), read bit for bit.
+
+DeepSpeed's scripts and the moments of Adam in its universal folders were left out.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 import joma
+import made_monitors
 from joma.cli import main as cli
 
 
@@ -33,6 +35,17 @@ def test_monitor_says_where_a_run_stands(tmp_path: Path, capsys: pytest.CaptureF
     told = json.loads(capsys.readouterr().out)
     assert told["step"] == 2
     assert {message["kind"] for message in told["messages"]} == {"state"}
+
+
+def test_the_guarantee_is_said_in_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = made_monitors.write(made_monitors.healthy(40), tmp_path / "live")
+    assert cli.main(["monitor", str(folder)]) == 0
+    said = r"Alarms are active since step (\d+)\. A change confined to one head needs at least (\d+) looks "
+    found = re.search(said + r"\((\d+) steps\) to be noticed\.", capsys.readouterr().out)
+    assert found is not None
+    since, looks, steps = map(int, found.groups())
+    assert since < 400
+    assert steps == looks * made_monitors.EVERY
 
 
 def test_a_folder_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

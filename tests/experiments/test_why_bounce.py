@@ -28,9 +28,11 @@ from joma.models.decoder import Decoder
 SMALL = WhyBounce(steps=28, measure_every=2, width=8, batch=2, length=9, windows=3, seeds=3)
 
 
-def decoder(depth: int = 2) -> Decoder:
+def decoder(depth: int = 2, modern: bool = False) -> Decoder:
     torch.manual_seed(3)
-    model = Decoder(5, layers=depth, width=8, hidden=8, heads=2, dropout=0.1, longest=9)
+    model = Decoder(
+        5, layers=depth, width=8, hidden=8, heads=2, dropout=0.1, longest=9, pre_norm=modern, rotary=modern
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -44,20 +46,24 @@ def held_out() -> HeldOutWindows:
     return HeldOutWindows(SMALL, text)
 
 
+@pytest.mark.parametrize("modern", [False, True])
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_every_number_is_in_one_set(depth: int) -> None:
-    model = decoder(depth)
+def test_every_number_is_in_one_set(depth: int, modern: bool) -> None:
+    model = decoder(depth, modern)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-    for patterns in parameter_sets(depth, 8).values():
+    for patterns in parameter_sets(model).values():
         for part in Intervention("", "freeze", patterns).parts(model):
             part.of(model).add_(1.0)
     assert all(bool((parameter == 1).all()) for parameter in model.parameters())
 
 
-def test_entropy_is_that_of_the_probabilities_and_thirds_are_of_the_text(held_out: HeldOutWindows) -> None:
-    model, seen = decoder(), {}
+@pytest.mark.parametrize("modern", [False, True])
+def test_entropy_is_that_of_the_probabilities_and_thirds_are_of_the_text(
+    held_out: HeldOutWindows, modern: bool
+) -> None:
+    model, seen = decoder(modern=modern), {}
     entropy = held_out.top_entropies(model).detach()
     assert model.training
     model.eval().hidden_states(held_out.inputs, lambda layer, p: seen.update({layer: p}))
@@ -83,7 +89,7 @@ def test_the_division_is_that_of_finite_differences_and_adds_up(held_out: HeldOu
     forces.advance(model)
     (change,) = forces.changes
     whole = held_out.mean_entropy(model)
-    for name, patterns in parameter_sets(2, 8).items():
+    for name, patterns in parameter_sets(model).items():
         moved = []
         for sign in (1.0, -1.0):  # around the midpoint, this set alone
             with torch.no_grad():

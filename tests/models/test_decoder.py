@@ -7,12 +7,14 @@ import torch
 from torch import nn
 
 from joma.core.errors import InputError
-from joma.models.decoder import Decoder, DecoderLayer, sinusoidal_positions
+from joma.models.decoder import Decoder, DecoderLayer, rotate, sinusoidal_positions
 
 
 def as_torch_layer(layer: DecoderLayer, width: int, hidden: int, heads: int) -> nn.TransformerEncoderLayer:
     """torch's own layer with the same weights: the independent truth."""
-    theirs = nn.TransformerEncoderLayer(width, heads, hidden, dropout=0.0, batch_first=True)
+    theirs = nn.TransformerEncoderLayer(
+        width, heads, hidden, dropout=0.0, batch_first=True, norm_first=layer.pre_norm
+    )
     theirs.self_attn.in_proj_weight.data = layer.in_projection.weight.data
     theirs.self_attn.in_proj_bias.data = layer.in_projection.bias.data
     theirs.self_attn.out_proj = layer.out_projection
@@ -21,14 +23,43 @@ def as_torch_layer(layer: DecoderLayer, width: int, hidden: int, heads: int) -> 
     return theirs
 
 
+@pytest.mark.parametrize("pre_norm", [False, True])
 @pytest.mark.parametrize("heads", [1, 4])
-def test_layer_is_torchs_post_norm_encoder_layer(heads: int) -> None:
+def test_layer_is_torchs_encoder_layer(heads: int, pre_norm: bool) -> None:
     torch.manual_seed(0)
-    layer = DecoderLayer(16, heads, 24, dropout=0.0).double().eval()
+    layer = DecoderLayer(16, heads, 24, dropout=0.0, pre_norm=pre_norm).double().eval()
     theirs = as_torch_layer(layer, 16, 24, heads).double().train()
     x = torch.randn(3, 7, 16, dtype=torch.float64)
     mask = nn.Transformer.generate_square_subsequent_mask(7, dtype=torch.float64)
     torch.testing.assert_close(layer(x, mask), theirs(x, src_mask=mask), rtol=1e-12, atol=1e-12)
+
+
+def test_rotary_positions_are_turns_of_complex_numbers() -> None:
+    torch.manual_seed(0)
+    vectors = torch.randn(2, 3, 7, 8, dtype=torch.float64)
+    turned = rotate(vectors)
+    for place in range(7):
+        for pair in range(4):
+            own = torch.complex(vectors[..., place, pair], vectors[..., place, pair + 4])
+            own = own * complex(math.cos(place / 10**pair), math.sin(place / 10**pair))
+            torch.testing.assert_close(turned[..., place, pair], own.real, rtol=0, atol=1e-6)
+            torch.testing.assert_close(turned[..., place, pair + 4], own.imag, rtol=0, atol=1e-6)
+
+
+def test_rotary_attention_knows_distances_and_no_places() -> None:
+    torch.manual_seed(0)
+    model = Decoder(11, layers=1, width=8, hidden=8, heads=2, pre_norm=True, rotary=True).eval()
+    seen: dict[int, torch.Tensor] = {}
+    tokens = torch.tensor([[3, 5, 3, 5, 3, 5]])
+    with torch.no_grad():
+        model.hidden_states(tokens, seen.__setitem__)
+    logarithms = seen[0].log()
+    later = logarithms[..., 5, 2:6] - logarithms[..., 5, 5:6]
+    torch.testing.assert_close(later, logarithms[..., 3, 0:4] - logarithms[..., 3, 3:4], rtol=0, atol=1e-5)
+    assert float(later.abs().max()) > 0
+    assert float((later[..., 0] - later[..., 2]).abs().max()) > 0  # one token at two distances
+    with pytest.raises(InputError, match="a head of width 3 must be even"):
+        Decoder(11, layers=1, width=6, hidden=8, heads=2, rotary=True)
 
 
 def test_attention_is_causal_and_observed_without_changing_the_output() -> None:

@@ -20,7 +20,7 @@ from joma.core.errors import InputError, RunDirectoryError
 from joma.report.interactive.extra import LARGEST_SCRIPTS
 from joma.report.page import format_number, write_report
 from joma.report.pictures import LARGEST, embed
-from joma.runs.directory import run_experiment
+from joma.runs.directory import Run, run_experiment
 
 
 @pytest.fixture(scope="module")
@@ -193,6 +193,43 @@ def test_page_in_chromium(browser: Any, page: Path, scheme: str, width: int) -> 
     tab.locator("details.data-table summary").first.click()
     assert tab.get_by_text("<script>alert(1)</script>").first.is_visible()
     context.close()
+
+
+def plain_run(directory: Path) -> Run:
+    """Without claims or versions, with a table that is wider than a sheet."""
+    words = {f"column {n}": ["a sentence that is longer than a column of a sheet"] * 3 for n in range(9)}
+    settings: dict[str, Any] = {"experiment": "monitor", "title": "plain", "settings": {}}
+    table = pd.DataFrame({"layer": pd.array([0, None, 2], dtype="Int64"), **words})
+    return Run(directory, settings, [], {"messages": table})
+
+
+def test_a_run_without_claims_has_no_legend_of_claims(tmp_path: Path) -> None:
+    text = write_report([plain_run(tmp_path)], tmp_path / "report.html").read_text("utf-8")
+    body = re.sub(r"<style>.*</style>", "", text, flags=re.DOTALL)
+    assert re.search(r"Made [\d :-]+ UTC\.\s*</p>", body)
+    for words in ("Corrected", "A null is", "joma ,", "torch", "NA&gt;", "<NA>"):
+        assert words not in body
+
+
+def test_rows_of_a_long_table_are_of_every_kind(tmp_path: Path) -> None:
+    table = pd.DataFrame({"metric": [f"m{n % 40}" for n in range(4800)], "value": 1.0})
+    text = write_report(
+        [dataclasses.replace(plain_run(tmp_path), tables={"values": table})], tmp_path / "report.html"
+    ).read_text("utf-8")
+    assert "30 of its rows, evenly spaced" in text
+    assert len(set(re.findall(r"<td>(m\d+)</td>", text))) > 15
+
+
+@pytest.mark.browser
+def test_a_wide_table_is_whole_in_print(browser: Any, tmp_path: Path) -> None:
+    page = write_report([plain_run(tmp_path)], tmp_path / "report.html")
+    tab = browser.new_page(viewport={"width": 718, "height": 1000})  # A4 between margins, 96 a inch
+    tab.set_default_timeout(120_000)  # a machine may be busy
+    tab.goto(page.as_uri())
+    tab.emulate_media(media="print")
+    ends = "cells => cells.map(cell => cell.getBoundingClientRect().right)"
+    assert max(tab.locator("table.data td").evaluate_all(ends)) <= 718
+    tab.close()
 
 
 @pytest.mark.browser

@@ -68,5 +68,10 @@ COMMANDS = {
         "jobs",
     ),
     "report": Command("results as one self-contained HTML page", "options", "reports"),
+    "digest": Command(
+        "what stands out in a run, a model or a series, or differs between two, in ten lines",
+        "options",
+        "digesting",
+    ),
     "completion": Command("completion of commands and options in bash, zsh, fish", "options", "completing"),
 }

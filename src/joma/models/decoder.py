@@ -1,4 +1,4 @@
-"""The decoder of the JoMA paper's Fig. 6: post-norm encoder layers under a causal mask."""
+"""The decoder of the JoMA paper's Fig. 6 (post-norm encoder layers, a causal mask), and a pre-norm one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,22 @@ class DecoderLayer(nn.Module):
 
     The same function and the same initialisation as ``nn.TransformerEncoderLayer`` (post-norm,
     ReLU, dropout on the attention probabilities too), written out so that the attention
-    probabilities can be observed without a second computation.
+    probabilities can be observed without a second computation. With ``pre_norm`` the LayerNorms stand
+    before attention and MLP instead, and with ``rotary`` queries and keys are turned by their position.
     """
 
-    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        hidden: int,
+        dropout: float,
+        *,
+        pre_norm: bool = False,
+        rotary: bool = False,
+    ) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.pre_norm, self.rotary = heads, pre_norm, rotary
         self.in_projection = nn.Linear(width, 3 * width)
         self.out_projection = nn.Linear(width, width)
         self.lower = nn.Linear(width, hidden)
@@ -38,18 +48,35 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor, observe: Callable[[Tensor], None] | None = None) -> Tensor:
         """``x``: (batch, length, width); ``mask``: (length, length) of 0 and -inf, added to the logits."""
-        batch, length, width = x.shape
-        split = self.in_projection(x).view(batch, length, 3, self.heads, width // self.heads)
-        query, key, value = split.permute(2, 0, 3, 1, 4)
-        logits = torch.matmul(query * (width // self.heads) ** -0.5, key.transpose(-2, -1)) + mask
+        attended = self._attend(self.attention_norm(x) if self.pre_norm else x, mask, observe)
+        x = x + self.dropout(attended)
+        if self.pre_norm:
+            transformed: Tensor = x + self.dropout(self._transform(self.mlp_norm(x)))
+            return transformed
+        x = self.attention_norm(x)
+        normed: Tensor = self.mlp_norm(x + self.dropout(self._transform(x)))
+        return normed
+
+    def split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Output of ``in_projection`` -> queries, keys and values (batch, heads, length, width per head)."""
+        batch, length, width = *projected.shape[:2], projected.shape[2] // 3
+        parts = projected.view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        query, key, value = parts
+        return (rotate(query), rotate(key), value) if self.rotary else (query, key, value)
+
+    def _attend(self, x: Tensor, mask: Tensor, observe: Callable[[Tensor], None] | None) -> Tensor:
+        query, key, value = self.split(self.in_projection(x))
+        logits = torch.matmul(query * query.shape[-1] ** -0.5, key.transpose(-2, -1)) + mask
         attention = torch.softmax(self.sharpen(logits), dim=-1)
         if observe is not None:
             observe(attention)
-        mixed = torch.matmul(self.dropout(attention), value).transpose(1, 2).reshape(batch, length, width)
-        x = self.attention_norm(x + self.dropout(self.out_projection(mixed)))
-        hidden = self.dropout(torch.relu(self.lower(x)))
-        normed: Tensor = self.mlp_norm(x + self.dropout(self.upper(hidden)))
-        return normed
+        mixed = torch.matmul(self.dropout(attention), value).transpose(1, 2).reshape(x.shape)
+        attended: Tensor = self.out_projection(mixed)
+        return attended
+
+    def _transform(self, x: Tensor) -> Tensor:
+        transformed: Tensor = self.upper(self.dropout(torch.relu(self.lower(x))))
+        return transformed
 
 
 class Decoder(LanguageModel):
@@ -61,6 +88,8 @@ class Decoder(LanguageModel):
         width: embedding size d; hidden: width of the MLP's hidden layer; heads: attention heads.
         dropout: probability, in the positions, the attention and the MLP.
         longest: longest sequence.
+        pre_norm: LayerNorm before attention and MLP and before the output, instead of after each.
+        rotary: rotary positions (Su et al. 2021) in queries and keys, instead of the sinusoidal ones.
 
     Embedding and output weights start uniform in +-0.1, the output bias at zero, as the authors' do.
     """
@@ -75,6 +104,8 @@ class Decoder(LanguageModel):
         heads: int = 1,
         dropout: float = 0.2,
         longest: int = 512,
+        pre_norm: bool = False,
+        rotary: bool = False,
     ) -> None:
         super().__init__()
         if width % heads:
@@ -85,7 +116,15 @@ class Decoder(LanguageModel):
             raise InputError(f"width = {width} must be even (sine and cosine positions come in pairs).")
         self.width = width
         self.embedding = nn.Embedding(vocabulary_size, width)
-        self.layers = nn.ModuleList(DecoderLayer(width, heads, hidden, dropout) for _ in range(layers))
+        if rotary and width // heads % 2:
+            raise InputError(
+                f"a head of width {width // heads} must be even (rotary positions turn pairs of its numbers)."
+            )
+        self.layers = nn.ModuleList(
+            DecoderLayer(width, heads, hidden, dropout, pre_norm=pre_norm, rotary=rotary)
+            for _ in range(layers)
+        )
+        self.final_norm = nn.LayerNorm(width) if pre_norm else nn.Identity()
         self.output = nn.Linear(width, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
@@ -93,7 +132,8 @@ class Decoder(LanguageModel):
         nn.init.zeros_(self.output.bias)
         self.positions: Tensor
         self.mask: Tensor
-        self.register_buffer("positions", sinusoidal_positions(longest, width), persistent=False)
+        positions = torch.zeros(longest, width) if rotary else sinusoidal_positions(longest, width)
+        self.register_buffer("positions", positions, persistent=False)
         mask = torch.full((longest, longest), float("-inf")).triu(1)
         self.register_buffer("mask", mask, persistent=False)
 
@@ -107,7 +147,8 @@ class Decoder(LanguageModel):
         x: Tensor = self.dropout(self.embedding(tokens) * math.sqrt(self.width) + positions)
         for number, layer in enumerate(self.layers):
             x = layer(x, mask, None if observe is None else lambda p, n=number: observe(n, p))
-        return x
+        normed: Tensor = self.final_norm(x)
+        return normed
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens (batch, length) -> logits (batch, length, vocabulary)."""
@@ -134,6 +175,19 @@ class Decoder(LanguageModel):
         layers: list[DecoderLayer] = list(self.layers)  # type: ignore[arg-type]
         weights: list[Tensor] = [layer.lower.weight.detach() for layer in layers]
         return weights
+
+
+def rotate(vectors: Tensor) -> Tensor:
+    """Turn each pair (i, i + half) of numbers of a head by its position times 10000^(-2 i / width).
+
+    ``vectors``: (..., length, width per head), an even width.
+    """
+    length, width = vectors.shape[-2:]
+    frequency = 10000.0 ** (-torch.arange(0, width, 2, device=vectors.device) / width)
+    angle = torch.arange(length, device=vectors.device)[:, None] * frequency
+    cosine, sine = angle.cos().to(vectors.dtype), angle.sin().to(vectors.dtype)
+    first, second = vectors.chunk(2, dim=-1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
 
 
 def sinusoidal_positions(length: int, width: int) -> Tensor:

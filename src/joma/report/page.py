@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
@@ -119,7 +120,11 @@ def write_report(runs: Sequence[Run], path: Path, *, overwrite: bool = False) ->
             counts=Counter(claim.verdict for claim in claims),
             tally=tally(claims),
             made=made,
-            versions=sections[0].versions,
+            made_with=", ".join(
+                f"{words} {sections[0].versions[key]}"
+                for key, words in (("joma", "joma"), ("torch", "torch"), ("python", "Python"))
+                if sections[0].versions.get(key)
+            ),
         )
 
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -143,9 +148,9 @@ def _template() -> Template:
     return environment.get_template("page.html")
 
 
-def format_number(value: float | str | None) -> str:
+def format_number(value: object) -> str:
     """Numbers to four digits, everything else as text; empty for what is missing."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
@@ -193,8 +198,9 @@ def format_setting(value: Value) -> str:
 
 def _excerpt(name: str, table: pd.DataFrame) -> Excerpt:
     # Rows from the whole length of a long table say more than its first ones; a table of layers is whole.
-    step = 1 if name == "layers" else max(1, -(-len(table) // ROWS_SHOWN))
-    shown = table.iloc[::step]
+    # A whole stride would meet the same metric of every look.
+    count = len(table) if name == "layers" else min(len(table), ROWS_SHOWN)
+    shown = table.iloc[np.linspace(0, len(table) - 1, count).round().astype(int)]
     columns = [str(column) for column in table.columns]
     rows = [[format_number(value) for value in row] for row in shown.astype(object).to_numpy().tolist()]
     return Excerpt(name=name, columns=columns, rows=rows, total=len(table))

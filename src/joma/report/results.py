@@ -21,10 +21,12 @@ from joma.experiments import catalog
 from joma.instruments.catalog import JOBS
 from joma.instruments.monitor.figure import draw_monitor
 from joma.instruments.monitor.folder import is_monitored, read_messages, read_table
+from joma.instruments.monitor.health import findings
 from joma.instruments.monitor.page import monitored_run
 from joma.report.answer import answer_of, subject_of, verdict_words
 from joma.report.pictures import LARGEST_FILE
 from joma.runs.directory import Run, read_run, record_run, run_experiment
+from joma.runs.finding import Digest, digest_of, findings_of_claims
 from joma.runs.job import Job
 from joma.sweeps import SweepSettings
 
@@ -54,6 +56,16 @@ class RunResult(Tables):
     def answer(self) -> list[str]:
         """What was found, in one to three sentences."""
         return answer_of(self._run)
+
+    def digest(self) -> Digest:
+        """Return at most ten findings in order of weight: what, where, how sure, and what to look at next."""
+        try:
+            job = self.job()
+        except InputError:  # claims alone, or settings of another version
+            return Digest.of(
+                str(self._run.settings.get("title") or self.name), findings_of_claims(self.claims)
+            )
+        return digest_of(job, self.tables, self.claims)
 
     def verdicts(self) -> pandas.DataFrame:
         """A row per claim: its fields (``joma.core.claim.Claim``) as columns."""
@@ -120,6 +132,11 @@ class MonitorResult(RunResult):
     def first_table(self) -> str:
         """``values``, every measurement so far."""
         return "values"
+
+    def digest(self) -> Digest:
+        """Return what speaks against the run, the worst first, each with its number and what to do."""
+        title = str(self._run.settings["title"])
+        return Digest.of(title, findings(self.tables["values"], read_messages(self.directory)))
 
     def plot(self) -> Figure:
         """Draw the measurements so far, with the alarms at their steps."""

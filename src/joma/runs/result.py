@@ -14,6 +14,7 @@ from joma.core.files import user_path
 from joma.core.style import style
 from joma.core.tables import Tables
 from joma.runs.directory import Run, record_run
+from joma.runs.finding import Digest, digest_of
 from joma.runs.job import Job
 
 
@@ -42,6 +43,10 @@ class JobResult(Tables):
     def answer(self) -> list[str]:
         """State in one to three sentences what was measured."""
         return self.settings.answer(self.tables)
+
+    def digest(self) -> Digest:
+        """Return at most ten findings in order of weight: what, where, how sure, and what to look at next."""
+        return digest_of(self.settings, self.tables)
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> Run:
         """Write a run directory, which ``joma.read`` and ``joma report`` show.

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -24,8 +25,8 @@ from joma.sweeps import SweepSettings
 from joma.sweeps.cells import at_once, finished_cells
 from joma.sweeps.grid import key
 
-resource = importlib.import_module("resource") if importlib.util.find_spec("resource") else None
-"""Python's own module on what a process takes; None on Windows."""
+resource: Any = importlib.import_module("resource") if importlib.util.find_spec("resource") else None
+"""The standard library's module, which Windows does not have."""
 
 _STATUS = Path("/proc/self/status")
 
@@ -138,5 +139,5 @@ def _megabytes() -> float:
             return int(line.split()[1]) / 1e3
     if resource is None:
         return float("nan")
-    most: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / (1e6 if sys.platform == "darwin" else 1e3)  # bytes there, kilobytes elsewhere
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return float(most / (1e6 if sys.platform == "darwin" else 1e3))  # bytes there, kilobytes elsewhere

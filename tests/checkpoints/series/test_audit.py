@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,11 +32,18 @@ from planted import (
 _STEPS = tuple(range(0, 40, 4))
 _UNTOLD = {"EMA"}
 """An average of its neighbours lies between its neighbours."""
+MODELS: dict[str, dict[str, Any]] = {"dense": {}, "expert": {"experts": EXPERTS}, "tied": {"tied": True}}
+_CASES = [
+    (kind, model)
+    for model in MODELS
+    for kind in (*TWENTY, *FURTHER)
+    if kind not in _UNTOLD and (model == "expert" or kind != "permuted experts")
+]
 
 
 @lru_cache(maxsize=8)
-def _series(seed: int, experts: int = 0, tied: bool = False) -> Series:
-    return train(Training(seed=seed, steps=_STEPS, experts=experts, tied=tied))
+def _series(seed: int, model: str = "dense") -> Series:
+    return train(Training(seed=seed, steps=_STEPS, **MODELS[model]))
 
 
 def _audited(folder: Path, planted: Planted) -> joma.AuditResult:
@@ -45,9 +53,8 @@ def _audited(folder: Path, planted: Planted) -> joma.AuditResult:
     return joma.audit(folder, quiet=True)
 
 
-def _check(kind: str, folder: Path, seed: int, **how: object) -> None:
-    experts = EXPERTS if "expert" in kind else 0
-    first, other = (_series(one, experts=experts, **how) for one in (seed, seed + 1))  # type: ignore[arg-type]
+def _check(kind: str, folder: Path, seed: int, model: str = "dense") -> None:
+    first, other = (_series(one, model) for one in (seed, seed + 1))
     planted = plant(kind, dict(first), _STEPS[4], other)
     found: dict[str, set[str]] = {}
     faults = _audited(folder, planted).faults
@@ -67,15 +74,9 @@ def test_a_planted_fault_is_named_with_its_member_and_tensors(kind: str, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [one for one in (*TWENTY, *FURTHER) if one not in _UNTOLD])
-def test_every_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
-    _check(kind, tmp_path, seed=JUDGED)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["stale shard", "final copy", "transposed", "swapped steps"])
-def test_faults_of_tied_models_are_named(kind: str, tmp_path: Path) -> None:
-    _check(kind, tmp_path, seed=JUDGED, tied=True)
+@pytest.mark.parametrize(("kind", "model"), _CASES)
+def test_every_planted_fault_is_named(kind: str, model: str, tmp_path: Path) -> None:
+    _check(kind, tmp_path, JUDGED, model)
 
 
 @pytest.mark.slow
@@ -132,6 +133,37 @@ def test_frozen_and_tied_tensors_are_notes(tmp_path: Path) -> None:
     found = joma.audit(tmp_path, quiet=True)
     assert found.faults == []
     assert "a.weight: the same in all members" in found.answer()[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "named"),
+    [
+        ("step16", {}, {"step16"}),
+        ("step16-ema", {}, set()),
+        ("step16", {"model_soup": ["step0", "step36"]}, set()),
+        ("step16", {"training": {"kind": "an average of checkpoints"}}, set()),
+    ],
+)
+def test_an_average_that_says_so_is_no_fault(
+    name: str, settings: dict[str, object], named: set[str], tmp_path: Path
+) -> None:
+    """Half of the first member and half of the last, which nothing on the way passes by."""
+    random = np.random.default_rng(3)
+    walk = random.standard_normal((10, 2, 40, 30)).cumsum(0)
+    states = {
+        4 * k: {f"layers.{i}.mlp.up_proj.weight": torch.tensor(walk[k, i]) for i in range(2)}
+        for k in range(10)
+    }
+    states[16] = {key: (states[0][key] + states[36][key]) / 2 + 3.0 for key in states[16]}
+    write_series(tmp_path, states)
+    (tmp_path / "step16").rename(tmp_path / name)
+    config = tmp_path / name / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **settings}))
+    assert {fault.member for fault in joma.audit(tmp_path, quiet=True).faults} == named
+    for folder in tmp_path.iterdir():  # what the settings of all members say tells none of them apart
+        (folder / "config.json").write_text(config.read_text())
+    if settings:
+        assert {fault.member for fault in joma.audit(tmp_path, quiet=True).faults} == {"step16"}
 
 
 @pytest.mark.parametrize(("before", "after"), [("", "model."), ("model.", ""), ("net.", "module.trunk.")])

@@ -143,7 +143,7 @@ def test_what_is_left_out_is_said_once_with_its_reason(tmp_path: Path) -> None:
     texts = "; ".join(told["text"])
     assert len(told) == 4
     for words in (
-        "no product of queries and keys: the config tells no number of heads",
+        "no product of queries and keys: no configuration tells the number of heads; give it (--heads)",
         "model.oracle.weight: not recognised: no rule matches this name",
         "model.layers.0.mlp.gate_proj.weight: the matrix is zero",
         "gate_proj.weight: packed quantised weights",

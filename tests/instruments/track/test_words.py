@@ -10,8 +10,10 @@ import torch
 
 import joma
 from joma.core.errors import InputError
+from joma.core.figures import panels
 from joma.instruments.reading.texts import windows
 from joma.instruments.track import TrackSettings
+from joma.instruments.track.figure import _by_layer
 from joma.instruments.track.text import terminal_text
 
 
@@ -40,6 +42,17 @@ def test_one_sentence_says_what_is_wrong(call: object, words: str) -> None:
         call()  # type: ignore[operator]
     assert not str(caught.value).startswith("joma")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("layers", [[2], [2.12], [0, 1, 2], [0, 30]])
+def test_a_layers_axis_has_whole_ticks(layers: list[float]) -> None:
+    _, axes = panels()
+    axes[0, 0].plot(range(len(layers)), layers, "o", label="dips")
+    _by_layer(axes[0, 0], "")
+    low, high = axes[0, 0].get_ylim()
+    ticks = [tick for tick in axes[0, 0].get_yticks() if low <= tick <= high]
+    assert ticks
+    assert all(tick == round(tick) for tick in ticks)
 
 
 def test_notes_fit_into_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

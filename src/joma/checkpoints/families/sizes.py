@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -43,6 +44,11 @@ def whole(config: Config, *keys: str) -> int | None:
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
     return None
+
+
+def states_heads(config: Mapping[Any, Any]) -> bool:
+    """Whether a mapping tells a number of heads, as the settings of a model do."""
+    return whole(config, *_HEADS) is not None
 
 
 @dataclass(frozen=True)

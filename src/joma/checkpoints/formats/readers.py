@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from joma.checkpoints.formats.shard import ABSENT, Room, Shard, TensorEntry
-from joma.checkpoints.formats.state_dicts import counts_of, holds_arrays, state_of
+from joma.checkpoints.formats.state_dicts import counts_of, holds_arrays, sizes_of, state_of
 from joma.checkpoints.formats.unpickling import HostileError, content_of
 from joma.core.errors import InputError
 from joma.core.files import Json, parse_json
@@ -43,6 +43,8 @@ SAFETENSORS_TYPES = {
     "BOOL": torch.bool,
     "C64": torch.complex64,
 }
+TYPE_NAMES = {dtype: name for name, dtype in SAFETENSORS_TYPES.items()}
+"""How a stored type is called, whatever the format."""
 _LONGEST_PICKLE = 64 << 20
 """Bytes of the program that names an archive's tensors; it takes about 150 a tensor."""
 _SAVE_BY_TORCH = "save the weights by torch.save, as a mapping from names to tensors"
@@ -162,10 +164,10 @@ class PickledShard(Shard):
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self._size = path, path.stat().st_size
         content = pickled_content(path)
         self._tensors, self.asides = state_of(content)
-        self.counts = counts_of(content)
+        self.counts, self.config = counts_of(content), sizes_of(content)
         if not self._tensors:
             if holds_arrays(content):
                 raise InputError(
@@ -173,7 +175,7 @@ class PickledShard(Shard):
                     "{name: torch.from_numpy(array)} for each of them."
                 )
             raise InputError(f"{path} holds no tensors by name; give a file with a model's state_dict.")
-        most = max(path.stat().st_size, _ALWAYS)
+        most = max(self._size, _ALWAYS)
         self.entries: Mapping[str, TensorEntry] = {
             name: entry_of(name, tensor, path, most) for name, tensor in self._tensors.items()
         }
@@ -182,6 +184,12 @@ class PickledShard(Shard):
         """A copy of one tensor."""
         if self.entries[name].problem:
             raise InputError(f"{self.path}: {name!r} cannot be read: {self.entries[name].problem}.")
+        if self.path.exists() and (size := self.path.stat().st_size) < self._size:
+            # The system ends a process that reads beyond the end of a file that it has mapped.
+            raise InputError(
+                f"{self.path} became shorter while it was read ({size:,} bytes of {self._size:,}); read it "
+                "again when whatever writes it has finished."
+            )
         return self._tensors[name].detach().clone()
 
 
@@ -261,7 +269,7 @@ def _head(path: Path) -> bytes:
 
 def entry_of(name: str, tensor: Tensor, path: Path, most: int) -> TensorEntry:
     """What is known of a pickled tensor before it is copied; ``most``: bytes that a copy may take."""
-    kind = str(tensor.dtype).removeprefix("torch.")
+    kind = TYPE_NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
     if tensor.is_nested:  # it has no shape
         return TensorEntry(name, (), kind, path, "it is a nested tensor")
     problem = ""

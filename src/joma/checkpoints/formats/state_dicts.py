@@ -17,7 +17,9 @@ from torch import Tensor
 
 from joma.checkpoints.families.names import locate
 from joma.checkpoints.families.roles import role_at
+from joma.checkpoints.families.sizes import states_heads
 from joma.checkpoints.formats.unpickling import Inert
+from joma.core.files import Json
 
 _STATE_KEYS = ("state_dict", "model_state_dict", "model", "module", "net")
 _AVERAGE = re.compile(r"(?:\w+_)?(?:ema|swa|lawa)(?:_\w+)?|(?:averaged?|shadow)_\w+", re.IGNORECASE)
@@ -85,6 +87,17 @@ def counts_of(content: Any) -> dict[str, int]:
         if isinstance(name, str) and isinstance(value, int) and not isinstance(value, bool):
             told[name] = value
     return told
+
+
+def sizes_of(content: Any) -> dict[str, Json] | None:
+    """The settings of the model that a training state holds beside it: of the mappings at its top, or the top
+    itself, the first that tells a number of heads (``model_args``, ``config``, a namespace of arguments)."""
+    top = _items(content) or {}
+    for own in (*map(_items, top.values()), top):
+        if own is not None and states_heads(own):
+            plain = (str, int, float)
+            return {k: v for k, v in own.items() if isinstance(k, str) and isinstance(v, plain)}
+    return None
 
 
 def holds_arrays(content: Any, depth: int = 0) -> bool:

@@ -57,6 +57,16 @@ class ReportOptions(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DigestOptions(Quiet):
+    """Options of ``joma digest``."""
+
+    subjects: tuple[str, ...] = setting(
+        (), "a run directory, a monitor's folder, a model or a series; two runs are compared", positional=True
+    )
+    schema: bool = setting(False, "print the JSON schema of --json, and look at nothing")
+
+
+@dataclass(frozen=True, kw_only=True)
 class MonitorOptions(Settings):
     """Options of ``joma monitor``."""
 
@@ -141,6 +151,7 @@ _PLAIN = {
     "demo": DemoOptions,
     "monitor": MonitorOptions,
     "report": ReportOptions,
+    "digest": DigestOptions,
     "completion": CompletionOptions,
 }
 

@@ -55,10 +55,7 @@ class AttentionCalls(TorchFunctionMode):
 
     def keep_decoder(self, layer: DecoderLayer, projected: Tensor) -> None:
         """A layer of joma's own decoders, which multiplies out its attention."""
-        batch, length, width = *projected.shape[:2], projected.shape[2] // 3
-        query, key, _ = projected.view(batch, length, 3, layer.heads, width // layer.heads).permute(
-            2, 0, 3, 1, 4
-        )
+        query, key, _ = layer.split(projected)
         self.calls.append({"query": query, "key": key, "causal": True})
 
 

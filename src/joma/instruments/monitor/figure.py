@@ -140,7 +140,10 @@ def _heat_map(
     axis.set_ylabel("layer.head")
     bar = figure.colorbar(mesh, ax=axis, fraction=0.03, pad=0.01)
     bar.ax.yaxis.set_major_formatter(PLAIN)
-    bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    few = isinstance(norm, LogNorm) and norm.vmin is not None and (norm.vmax or 0.0) < 100 * norm.vmin
+    if few:
+        bar.ax.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+    bar.ax.yaxis.set_minor_formatter(PLAIN if few else NullFormatter())
     mark = LOW_ENTROPY if metric == "normalised_entropy" else LARGE_LOGIT
     if norm.vmin is not None and norm.vmax is not None and norm.vmin <= mark <= norm.vmax:
         bar.ax.axhline(mark, color=ink(), lw=1.5)

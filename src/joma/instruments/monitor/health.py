@@ -13,6 +13,7 @@ from joma.core.errors import JomaError
 from joma.instruments.monitor.alarms.messages import Message, states
 from joma.instruments.monitor.folder import read_state
 from joma.instruments.monitor.measuring.rows import BETWEEN
+from joma.runs.finding import Finding
 
 _SHARE = 10
 """A run's losses are compared by tenths of it."""
@@ -103,3 +104,93 @@ def _rise(losses: np.ndarray[Any, np.dtype[np.float64]]) -> str:
     if means[-1] - means[lowest] <= _SPREADS * error or means[-1] - means[lowest] < 0.1 * abs(means[lowest]):
         return ""
     return f"the loss stands at {means[-1]:.3g}, above the {means[lowest]:.3g} that it had reached"
+
+
+_METRICS = {
+    "attention_entropy": "normalised_entropy",
+    "largest_logit": "largest_logit",
+    "residual_rms": "residual_rms",
+    "residual_update": "residual_update",
+}
+"""What a state is about -> what was measured."""
+_BROKEN, _STATE, _RISEN, _ALARM, _UNSURE, _SPIKE, _STALLED = 100.0, 90.0, 70.0, 60.0, 40.0, 30.0, 20.0
+"""Weights of findings."""
+
+
+def findings(table: pd.DataFrame, messages: Sequence[Message]) -> list[Finding]:
+    """What speaks against a monitored run, with its number: states of the last look, the loss, alarms."""
+    losses = table[table["metric"] == "loss"]["value"].to_numpy(float)
+    looks = table[~table["metric"].isin((*BETWEEN, "stable_rank"))]
+    last = looks[looks["step"] == looks["step"].max()]
+    began = {(message.metric, message.where): message for message in messages if message.kind == "state"}
+    found: list[Finding] = []
+    if len(losses) and not np.isfinite(losses[-1]):
+        said = next((one for one in messages if one.metric == "loss" and one.kind == "alarm"), None)
+        advice = "" if said is None else said.advice()
+        found.append(_about_loss(f"the loss is {losses[-1]}", None, "a value", advice, _BROKEN))
+    for order, state in enumerate(states(last, {})):
+        first = began.get((state.metric, state.where), state)
+        found.append(
+            Finding(
+                what=state.what,
+                where=state.where,
+                metric=state.metric,
+                value=_farthest(last, state.metric),
+                certainty=f"a level, in the last look; since step {first.since}",
+                look_next=first.advice(),
+                weight=_STATE - order,
+            )
+        )
+    rise, stalled = _rise(losses), _hardly_falls(losses)
+    if rise:
+        sure = f"more than {_SPREADS:g} standard errors of the tenths' means"
+        advice = "joma report: which of loss, norms and entropies moved first"
+        found.append(_about_loss(rise, float(losses[-len(losses) // _SHARE :].mean()), sure, advice, _RISEN))
+    elif stalled:
+        sure = f"less than {_LEAST_FALL:.0%}, or than {_SPREADS:g} standard errors"
+        advice = "the learning rate, and whether gradients reach the weights"
+        found.append(_about_loss(stalled, float(losses[-1]), sure, advice, _STALLED))
+    known = {(one.metric, one.where) for one in found}
+    return found + [
+        _of_message(message, table, weight)
+        for message, weight in _worth_telling(messages)
+        if (message.metric, message.where) not in known
+    ]
+
+
+def _worth_telling(messages: Sequence[Message]) -> list[tuple[Message, float]]:
+    """Alarms that are not over, changes without a probability, the last spike; the first of each place."""
+    weights = {"alarm": _ALARM, "not valid": _UNSURE, "not judged": _UNSURE, "spike": _SPIKE}
+    kept: dict[tuple[str, str], tuple[Message, float]] = {}
+    for message in messages:
+        if message.kind in weights and not (message.kind == "alarm" and _over(message, messages)):
+            kept.setdefault((message.metric, message.where), (message, weights[message.kind]))
+    return list(kept.values())
+
+
+def _of_message(message: Message, table: pd.DataFrame, weight: float) -> Finding:
+    own = table[(table["step"] == message.step) & (table["metric"] == message.metric)]
+    return Finding(
+        what=f"at step {message.step}: {message.what}",
+        where=message.where,
+        metric=message.metric,
+        value=float(own["value"].iloc[0]) if len(own) == 1 else _farthest(own, message.metric),
+        certainty=message.sure,
+        look_next=message.advice(),
+        weight=weight,
+    )
+
+
+def _farthest(rows: pd.DataFrame, metric: str) -> float | None:
+    """The value of these rows that is worst for this metric."""
+    values = rows[rows["metric"].isin((metric, _METRICS.get(metric, metric)))]["value"].to_numpy(float)
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return None
+    return float(values[np.abs(values).argmax()] if metric == "largest_logit" else values.min())
+
+
+def _about_loss(what: str, value: float | None, sure: str, advice: str, weight: float) -> Finding:
+    return Finding(
+        what=what, where="loss", metric="loss", value=value, certainty=sure, look_next=advice, weight=weight
+    )

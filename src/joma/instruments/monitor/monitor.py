@@ -52,7 +52,8 @@ class Monitor:
         every: steps between looks, at least 1.
         statistics: of the attention, as for ``joma.watch``; per head, means over rows
             (``largest_logit``: the largest).
-        layers, rows: which attentions, and which share of the query rows, as for ``joma.watch``. None: all.
+        layers: which attentions, as for ``joma.watch``. None: all.
+        rows: which share of the query rows, likewise.
         log: where numbers go besides the folder (see ``joma.instruments.monitor.sinks.sink_of``).
         folder: where everything is kept, in small Parquet files, for this monitor only; None: in memory.
         ranks_every: looks between two readings of the stable rank of each lower MLP and of W_Q^T W_K; None:

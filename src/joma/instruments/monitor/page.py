@@ -41,7 +41,7 @@ def monitored_run(directory: Path) -> Run:
         "experiment": "monitor",
         "title": f"{facts.get('model')}, watched while it trained",
         "subject": "papers",
-        "settings": facts,
+        "settings": {name: value for name, value in facts.items() if not name.startswith("version")},
         "answer": _answer(directory, table, messages),
         "versions": facts.get("versions", {}),
         "figure": draw_monitor.__doc__,

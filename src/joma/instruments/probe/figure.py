@@ -201,7 +201,7 @@ def _joint_dynamics(axes: Axes, table: pd.DataFrame) -> None:
 
 def _whole_layers(axes: Axes) -> None:
     """Layers have whole numbers."""
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def _plain_numbers(axes: Axes) -> None:

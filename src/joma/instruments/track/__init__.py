@@ -57,6 +57,7 @@ class TrackSettings(Instrument):
     statistics: tuple[str, ...] = setting(("entropy",), "of the attention: entropy,renyi_2,self_mass, ...")
     layers: tuple[int, ...] | None = setting(None, "numbers of the layers: 0,5,11 (none: all)", at_least=0)
     changes: bool = setting(True, "measure W(t) - W(t') and the product of queries and keys")
+    heads: int | None = setting(None, "query heads of a layer, where no configuration says so", at_least=1)
     against: str = setting("", "a second series to lay beside the first")
     align: str = setting("step", "what brings two series together", choices=("step", "tokens", "loss"))
     window: int = setting(5, "neighbours over which variance and lag-1 correlation go", at_least=4)

@@ -138,9 +138,12 @@ def _by_layer(axes: Axes, instead: str) -> None:
         axes.text(0.5, 0.5, instead, ha="center", transform=axes.transAxes)
         axes.set(xticks=[], yticks=[])
         return
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set(xlabel="step", ylabel="layer")
     axes.margins(y=0.15)
+    low, high = axes.get_ylim()
+    if high - low < 1:  # a single layer
+        axes.set_ylim((low + high) / 2 - 0.6, (low + high) / 2 + 0.6)
     axes.legend(fontsize=7)
 
 

@@ -22,6 +22,7 @@ _SCATTER = 1.4826 / 6**0.5
 """From the median size of second differences to the deviation of noise without memory."""
 _AWAY = 6.0
 """Standard errors by which a curve's ends differ that is said to rise: many curves are looked at."""
+_LEAST_POINTS = 8
 _LEAST_CHANGE = 0.005
 """The least relative change that a sentence tells: smaller ones do not show in three digits."""
 _LEAST_SHARE = 0.02
@@ -36,22 +37,27 @@ def what_happened(tables: Mapping[str, pd.DataFrame]) -> str:
     Of every metric and matrix, the curve with the largest relative change among those that fall, or dip and
     bounce, beyond their null, and those that rise by more than their scatter. A loss that rises comes first.
     """
-    judged = tables["bounces"]
-    judged = judged[judged["points"] >= 8]
-    if judged.empty:
+    if not (tables["bounces"]["points"] >= _LEAST_POINTS).any():
         return ""
-    curves = {key: rows.sort_values("step") for key, rows in _by_curve(tables["values"])}
-    told = [_Change(row, curves[key]) for key, row in _rows(judged) if key in curves]
-    told = [change for change in told if change.is_real() and change.size >= _LEAST_CHANGE]
-    largest: dict[tuple[str, str], _Change] = {}
-    for change in sorted(told, key=lambda one: -one.size):
-        largest.setdefault(change.kind, change)
-    ordered = sorted(largest.values(), key=lambda one: not (one.rises and one.kind[0] == "loss"))
+    ordered = largest_changes(tables)
     some = [change.words() for change in ordered[:_SHOWN]]
     sinks = when_sinks_arose(tables["values"])
     told_first = some or ["no curve falls, rises or bounces beyond noise"]
     sentence = "; ".join([*told_first, *([sinks] if sinks else [])])
     return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def largest_changes(tables: Mapping[str, pd.DataFrame]) -> list[Change]:
+    """Of every metric and matrix the curve that changes most beyond noise; a loss that rises before all."""
+    judged = tables["bounces"]
+    judged = judged[judged["points"] >= _LEAST_POINTS]
+    curves = {key: rows.sort_values("step") for key, rows in _by_curve(tables["values"])}
+    told = [Change(row, curves[key]) for key, row in _rows(judged) if key in curves]
+    told = [change for change in told if change.is_real() and change.size >= _LEAST_CHANGE]
+    largest: dict[tuple[str, str], Change] = {}
+    for change in sorted(told, key=lambda one: -one.size):
+        largest.setdefault(change.kind, change)
+    return sorted(largest.values(), key=lambda one: not one.is_loss_that_rises())
 
 
 def when_sinks_arose(values: pd.DataFrame) -> str:
@@ -72,7 +78,7 @@ def when_sinks_arose(values: pd.DataFrame) -> str:
     )
 
 
-class _Change:
+class Change:
     """How one curve moved: from its first value to its lowest, and back where it bounces; or upward."""
 
     def __init__(self, row: Mapping[str, Any], values: pd.DataFrame) -> None:
@@ -80,11 +86,11 @@ class _Change:
         known = values["value"].to_numpy(float)
         lowest = int(known.argmin())
         self._row, self._known = row, known
-        self._first, self._last, self._lowest = float(known[0]), float(known[-1]), float(known[lowest])
+        self._first, self._last, self.lowest = float(known[0]), float(known[-1]), float(known[lowest])
         self._step, self._end = int(values["step"].iloc[lowest]), int(values["step"].iloc[-1])
         self.kind = (str(row["metric"]), str(row["matrix"]))
         self.rises = row["verdict"] not in ("bounces", "only falls")
-        to = self._last if self.rises else self._lowest
+        to = self._last if self.rises else self.lowest
         self.size = abs(self._first - to) / max(abs(self._first), abs(to), 1e-300)
 
     def is_real(self) -> bool:
@@ -97,17 +103,37 @@ class _Change:
         away = float(ends[1].mean() - ends[0].mean())
         return self._last > self._first and away > _AWAY * scatter * np.sqrt(2 / quarter)
 
-    def words(self) -> str:
-        """The change as a clause: what, where, from which value to which, by which step."""
+    def is_loss_that_rises(self) -> bool:
+        """Whether the model gets worse."""
+        return self.rises and self.kind[0] == "loss"
+
+    def certainty(self) -> str:
+        """How rarely chance moves a curve so far."""
+        if self.rises:
+            return f"beyond {_AWAY:g} standard errors of its scatter"
+        dip, back = self._row["dip_probability"], self._row["rebound_probability"]
+        rebound = f", such a return with p = {back:.2g}" if self._row["verdict"] == "bounces" else ""
+        return f"noise alone falls so far with p = {dip:.2g}{rebound}"
+
+    def extreme(self) -> float:
+        """The value that it reached."""
+        return self._last if self.rises else self.lowest
+
+    def place(self) -> str:
+        """``layer 3, head 1``, as far as the curve has one."""
+        where = [f"{name} {int(self._row[name])}" for name in ("layer", "head") if _rows_of(self._row[name])]
+        return ", ".join(where)
+
+    def words(self, *, placed: bool = True) -> str:
+        """The change as a clause: what, where (unless that is said beside it), from what to what, by when."""
         what = _NAMES.get(self.kind[0], self.kind[0].replace("_", " "))
         if self.kind[1] not in ("", "attention"):
             what += f" of {self.kind[1]}"
-        where = [f"{name} {int(self._row[name])}" for name in ("layer", "head") if _rows_of(self._row[name])]
-        of = f" ({', '.join(where)})" if where else ""
+        of = f" ({self.place()})" if placed and self.place() else ""
         if self.rises:
             return f"{what}{of} rose from {self._first:.3g} to {self._last:.3g} by step {self._end}"
-        said = f"{what}{of} fell from {self._first:.3g} to {self._lowest:.3g} by step {self._step}"
-        if self._row["verdict"] == "bounces" and f"{self._last:.3g}" != f"{self._lowest:.3g}":
+        said = f"{what}{of} fell from {self._first:.3g} to {self.lowest:.3g} by step {self._step}"
+        if self._row["verdict"] == "bounces" and f"{self._last:.3g}" != f"{self.lowest:.3g}":
             said += f" and was back at {self._last:.3g} in the end"
         return said
 

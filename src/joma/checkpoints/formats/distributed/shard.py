@@ -11,12 +11,11 @@ from torch import Tensor
 
 from joma.checkpoints.formats.distributed.archive import find_archived
 from joma.checkpoints.formats.distributed.metadata import METADATA, Chunk, Shape, StoredTensor, read_metadata
-from joma.checkpoints.formats.readers import SAFETENSORS_TYPES
+from joma.checkpoints.formats.readers import TYPE_NAMES
 from joma.checkpoints.formats.shard import Room, Shard, TensorEntry
 from joma.checkpoints.formats.state_dicts import state_of
 from joma.core.errors import InputError
 
-_NAMES = {dtype: name for name, dtype in SAFETENSORS_TYPES.items()}
 _DEPTH = 3
 """Parts of a name at its beginning among which an optimizer's state says what it is."""
 
@@ -107,13 +106,13 @@ def _plain(shape: Shape) -> Shape:
 
 
 def _entry(folder: Path, name: str, stored: StoredTensor) -> TensorEntry:
-    kind = _NAMES.get(stored.dtype, str(stored.dtype).removeprefix("torch."))
+    kind = TYPE_NAMES.get(stored.dtype, str(stored.dtype).removeprefix("torch."))
     file = folder / (stored.chunks[0].file if stored.chunks else METADATA)
     return TensorEntry(name, stored.shape, kind, file, _problem(stored))
 
 
 def _problem(stored: StoredTensor) -> str:
-    known = "" if stored.dtype in _NAMES else f"its type {stored.dtype} is not known here"
+    known = "" if stored.dtype in TYPE_NAMES else f"its type {stored.dtype} is not known here"
     return stored.problem or known
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from joma.checkpoints.formats.readers import SAFETENSORS_TYPES, PickledShard, pickled_content
+from joma.checkpoints.formats.readers import TYPE_NAMES, PickledShard, pickled_content
 from joma.checkpoints.formats.shard import Room, Shard, TensorEntry
 from joma.checkpoints.formats.state_dicts import counts_of
 from joma.core.errors import InputError, abbreviate
@@ -31,7 +31,6 @@ _STEP = re.compile(r"global_step\d+(?:_universal)?")
 _LONGEST_TAG = 1 << 10
 _UNIVERSAL = "zero/*/fp32.pt"
 _CONVERT = "convert it with DeepSpeed's ds_to_universal.py and give the folder that it writes"
-_KINDS = {dtype: name for name, dtype in SAFETENSORS_TYPES.items()}
 _Pieces = list[Tensor]
 
 
@@ -131,14 +130,31 @@ class _PiecesShard(Shard):
         if (
             there < math.prod(shape)
             or any(p.dtype != dtype or p.is_meta for p in pieces)
-            or dtype not in _KINDS
+            or dtype not in TYPE_NAMES
         ):
             raise InputError(
                 f"{file}: {abbreviate(name)} of shape {shape} has {there:,} entries of {dtype} in "
                 f"{len(pieces)} pieces; copy or save the checkpoint again."
             )
         self._pieces[name] = pieces
-        self.entries[name] = TensorEntry(name, shape, _KINDS[dtype], file)
+        self.entries[name] = TensorEntry(name, shape, TYPE_NAMES[dtype], file)
+
+    def _add_frozen(self, files: Sequence[Path], first: Mapping[Any, Any]) -> None:
+        """The parameters that are not trained: a piece of each lies among the model's states of each rank.
+
+        Args:
+            files: the model's states, rank by rank.
+            first: what the first of them holds.
+        """
+        shapes = _shapes(files[0], [first.get("frozen_param_shapes") or {}])
+        states = [first, *(_as_mapping(pickled_content(file)) for file in files[1:] if shapes)]
+        for name, shape in shapes.items():
+            pieces = [_as_mapping(state.get("frozen_param_fragments")).get(name) for state in states]
+            if not all(isinstance(piece, Tensor) for piece in pieces):
+                raise InputError(
+                    f"{files[0]}: a rank lacks its piece of {abbreviate(name)}; copy the files again."
+                )
+            self._add(name, shape, [piece for piece in pieces if isinstance(piece, Tensor)], files[0])
 
     def read(self, name: str, room: Room | None = None) -> Tensor:
         """One tensor, put together from its pieces, in ``room`` where there is one."""
@@ -185,9 +201,9 @@ class ZeroShard(_PiecesShard):
             )
         flat = [_groups(found["optim", rank], one) for rank, one in enumerate(optimizers)]
         self._add_trained(found["optim", 0], _shapes(found["model", 0], first.get("param_shapes")), flat)
-        self._add_frozen(found, first, ranks)
+        self._add_frozen([found["model", rank] for rank in range(ranks)], first)
         for name, tensor in _buffers(first):
-            if name not in self.entries and tensor.dtype in _KINDS:
+            if name not in self.entries and tensor.dtype in TYPE_NAMES:
                 self._add(name, tuple(tensor.shape), [tensor], found["model", 0])
         if not self.entries:
             raise InputError(f"{folder} holds no parameters by name; save it again.")
@@ -220,18 +236,6 @@ class ZeroShard(_PiecesShard):
                 "states of model and optimizer are not of one checkpoint."
             )
 
-    def _add_frozen(self, found: Mapping[tuple[str, int], Path], first: Any, ranks: int) -> None:
-        file = found["model", 0]
-        shapes = _shapes(file, [first.get("frozen_param_shapes") or {}])
-        states = [first] + [pickled_content(found["model", rank]) for rank in range(1, ranks) if shapes]
-        for name, shape in shapes.items():
-            pieces = [_as_mapping(state.get("frozen_param_fragments")).get(name) for state in states]
-            if not all(isinstance(piece, Tensor) for piece in pieces):
-                raise InputError(
-                    f"{file}: a rank lacks its piece of {abbreviate(name)}; copy the files again."
-                )
-            self._add(name, shape, [piece for piece in pieces if isinstance(piece, Tensor)], file)
-
 
 class UniversalShard(_PiecesShard):
     """A universal folder: each parameter's float32 copy is a file of its own, ``zero/NAME/fp32.pt``.
@@ -245,10 +249,8 @@ class UniversalShard(_PiecesShard):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "zero")
-        beside = [
-            folder / name for name in sorted(_state_names(folder)) if not name.endswith("_optim_states.pt")
-        ]
-        state = pickled_content(beside[0]) if beside else {}
+        beside = _model_states(folder)
+        state = _as_mapping(pickled_content(beside[0])) if beside else {}
         self.counts = counts_of(state)
         shapes = _shapes(beside[0], state.get("param_shapes") or []) if beside else {}
         for file in sorted(folder.glob(_UNIVERSAL)):
@@ -258,14 +260,22 @@ class UniversalShard(_PiecesShard):
                 raise InputError(f"{file} holds no parameter; convert the checkpoint again.")
             shape = shapes.get(name, tuple(tensor.shape)) if tensor.ndim == 1 else tuple(tensor.shape)
             self._add(name, shape, [tensor], file)
-        for name, tensor in _as_mapping(state.get("module") if beside else None).items():
-            if (
-                isinstance(tensor, Tensor)
-                and tensor.numel()
-                and name not in self.entries
-                and tensor.dtype in _KINDS
-            ):
+        if beside and _STATES.fullmatch(beside[0].name):
+            self._add_frozen(beside, state)
+        for name, tensor in _buffers(state):
+            if name not in self.entries and tensor.dtype in TYPE_NAMES:
                 self._add(name, tuple(tensor.shape), [tensor], beside[0])
+
+
+def _model_states(folder: Path) -> list[Path]:
+    """The files of the model's states beside a universal folder, rank by rank."""
+    numbers = {
+        int(told[1]): folder / name
+        for name in _state_names(folder)
+        if (told := _STATES.fullmatch(name) or _WHOLE.fullmatch(name))
+        and not name.endswith("_optim_states.pt")
+    }
+    return [numbers[rank] for rank in sorted(numbers)]
 
 
 def _as_mapping(content: Any) -> Mapping[Any, Any]:

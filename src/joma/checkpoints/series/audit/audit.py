@@ -8,11 +8,12 @@ from pathlib import Path
 
 from joma.checkpoints.adapters import is_adapter, open_weights
 from joma.checkpoints.checkpoint import Checkpoint
-from joma.checkpoints.series.audit.content import MemberContent, align_names, read_content, samples_for
+from joma.checkpoints.series.audit.content import MemberContent, align_names, read_content
 from joma.checkpoints.series.audit.damage import damage_of
 from joma.checkpoints.series.audit.distant import read_distant
 from joma.checkpoints.series.audit.examination import examine_line
 from joma.checkpoints.series.audit.faults import Fault, join_faults
+from joma.checkpoints.series.audit.folding import sums_for
 from joma.checkpoints.series.members import Member, lines
 from joma.checkpoints.series.names import place_of
 from joma.checkpoints.series.sources.source import DistantSeries, Series
@@ -79,7 +80,7 @@ def _read_all(
     """The members that can be read by name; the others are added to the faults."""
     contents: dict[str, MemberContent] = {}
     opened = _open_all(found, chosen, faults)
-    samples = samples_for(len(opened), max((len(one.entries) for one in opened.values()), default=1))
+    samples = sums_for(len(opened), max((len(one.entries) for one in opened.values()), default=1))
     for member in progress(chosen):
         if member.name not in opened:
             continue

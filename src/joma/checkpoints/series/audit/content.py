@@ -1,4 +1,4 @@
-"""What an audit keeps of a member: of every tensor a digest, a sample of its entries, and what they tell."""
+"""What an audit keeps of a member: a digest and a few numbers of every tensor, and what they tell."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from torch import Tensor
 
 from joma.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from joma.checkpoints.families.names import canonical
+from joma.checkpoints.families.sizes import Config
 from joma.checkpoints.formats.shard import Room
+from joma.checkpoints.series.audit.folding import fold, sample_places
 from joma.checkpoints.series.members import Member
 from joma.core.arguments import Array
 
-MOST_SAMPLES = 16_384
-"""Entries of a tensor that are compared along the series; smaller tensors are compared whole."""
-_FEWEST_SAMPLES = 512
 _MOST_PREFIXES = 8
 """Pairs of prefixes that are tried where names differ by what stands before them."""
-_MEMORY = 256 << 20
-"""Bytes that all samples of a series may take."""
+_BLOCKS, _SHORT = 64, 8
+"""Blocks of rows that have digests of their own, and bytes of such a digest."""
 _ROWS = 6
 _LEVELS = 260
 _FEW = 16
@@ -42,12 +41,15 @@ class TensorContent:
     file: str
     digest: bytes
     sample: Array
-    """(samples,) entries at places that depend on the shape alone; empty where there are no floats."""
+    """(samples,) its entries, or what they are folded to (``folding``); on a hub, of a large tensor, entries
+    at places that depend on the shape alone; empty where there are no floats."""
     finite: bool
     zero: bool
     constant: bool
     coarse: str
     """``rounded`` or ``quantised`` where the entries have fewer digits than their type; else empty."""
+    blocks: tuple[bytes, ...] = ()
+    """A digest of each block of rows, in the order of the rows; of a vector, and on a hub, none."""
 
     @property
     def short(self) -> bool:
@@ -64,6 +66,8 @@ class MemberContent:
     path: Path
     tensors: dict[str, TensorContent] = field(default_factory=dict)
     problem: str = ""
+    config: Config | None = None
+    """Its ``config.json``, where there is one on this machine."""
 
     def stored_names(self, names: Mapping[str, object] | list[str] | tuple[str, ...]) -> tuple[str, ...]:
         """The names as this member stores them."""
@@ -82,22 +86,13 @@ class MemberContent:
         return self.open().read(self.tensors[name].name).float()
 
 
-def samples_for(members: int, tensors: int) -> int:
-    """How many entries of each tensor are kept, so that all fit into memory: a power of two.
-
-    A series that grows keeps the number for long, and what was read of its members counts on.
-    """
-    fit = _MEMORY // (8 * max(1, members * tensors))
-    return max(_FEWEST_SAMPLES, min(MOST_SAMPLES, 1 << max(0, fit.bit_length() - 1)))
-
-
 def read_content(member: Member, path: Path, checkpoint: Checkpoint, samples: int) -> MemberContent:
     """Read every tensor of a checkpoint once, one at a time.
 
     Raises:
         InputError: a tensor cannot be read.
     """
-    found, room = MemberContent(member, path), Room()
+    found, room = MemberContent(member, path, config=checkpoint.config), Room()
     for name, entry in checkpoint.entries.items():
         if entry.problem or 0 in entry.shape:
             continue
@@ -156,25 +151,26 @@ def _splits(name: str) -> list[tuple[str, str]]:
 def _content(name: str, tensor: Tensor, dtype: str, file: str, samples: int) -> TensorContent:
     plain = tensor.detach().contiguous()
     shape = tuple(plain.shape)
-    content = hashlib.blake2b(plain.reshape(-1).view(torch.uint8).numpy().data, digest_size=16)
+    blocks = (
+        [_digest(rows) for rows in plain.tensor_split(min(_BLOCKS, shape[0]))] if shape else [_digest(plain)]
+    )
+    content = hashlib.blake2b(b"".join(blocks), digest_size=16)
     content.update(f"{shape} {plain.dtype}".encode())
     floats = plain.is_floating_point()
     flat = plain.reshape(-1)
     flat = flat.float() if floats and flat.dtype.itemsize == 1 else flat
     finite = not floats or math.isfinite(float(flat.float().sum())) or bool(flat.float().isfinite().all())
     zero = floats and not bool(flat.count_nonzero())
-    sample = flat[sample_places(flat.numel(), samples)].double().numpy() if floats and finite else np.zeros(0)
+    sample = fold(flat, samples) if floats and finite else np.zeros(0)
     constant = bool(flat.numel()) and bool((flat == flat[0]).all())
-    coarse = tell_coarse(plain, sample) if sample.size and not constant else ""
-    return TensorContent(name, shape, dtype, file, content.digest(), sample, finite, zero, constant, coarse)
+    digits = flat[sample_places(flat.numel(), samples)].double().numpy() if sample.size else sample
+    coarse = tell_coarse(plain, digits) if sample.size and not constant else ""
+    told = (sample, finite, zero, constant, coarse, tuple(one[:_SHORT] for one in blocks if len(shape) > 1))
+    return TensorContent(name, shape, dtype, file, content.digest(), *told)
 
 
-def sample_places(size: int, samples: int) -> Tensor:
-    """The places of the entries that are compared: all, or ``samples`` drawn for this size."""
-    if size <= samples:
-        return torch.arange(size)
-    drawn = np.random.default_rng(size).integers(0, size, samples)
-    return torch.from_numpy(np.sort(drawn))
+def _digest(rows: Tensor) -> bytes:
+    return hashlib.blake2b(rows.reshape(-1).view(torch.uint8).numpy().data, digest_size=16).digest()
 
 
 def tell_coarse(tensor: Tensor, sample: Array) -> str:

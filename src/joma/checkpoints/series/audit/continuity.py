@@ -33,15 +33,20 @@ _GAIN, _GAIN_AT_END, _GAIN_OF_FEW = 0.08, 0.15, 0.2
 _GROWTH = 1.45
 _FAR, _LITTLE = 1.4, 0.3
 _AGREE = 0.85
+_BREAK = 3.0
+"""How many times faster than anywhere else a line moves where another run begins."""
 
 
 def squared_distances(samples: Array) -> Array:
-    """(members, samples) -> (members, members)."""
-    centred = samples - samples.mean(axis=0)
+    """(members, samples) -> (members, members).
+
+    They are reckoned from the median of the members: one that is far off takes no digits from the others.
+    """
+    centred = samples - np.median(samples, axis=0)
     gram = centred @ centred.T
     own = np.diag(gram)
     squares: Array = np.maximum(own[:, None] + own[None] - 2.0 * gram, 0.0)
-    squares[squares < 1e-13 * max(float(own.max()), 1e-300)] = 0.0
+    squares[squares < 1e-13 * np.maximum(np.maximum(own[:, None], own[None]), 1e-300)] = 0.0
     return squares
 
 
@@ -61,14 +66,14 @@ def error_at(squares: Array, order: Sequence[int], place: int) -> float:
         place: from 1 to ``len(order) - 2``.
     """
     low, own, up = order[place - 1], order[place], order[place + 1]
-    a, b, c = squares[low, own], squares[own, up], squares[low, up]
+    a, b, c = (float(squares[pair]) for pair in ((low, own), (own, up), (low, up)))
     share = min(1.0, max(0.0, (a + c - b) / (2.0 * c))) if c > 0 else 0.0
     residual = max(0.0, a - share * (a + c - b) + share**2 * c)
     around = [c]
     if place > 1:
-        around.append(squares[low, order[place - 2]])
+        around.append(float(squares[low, order[place - 2]]))
     if place < len(order) - 2:
-        around.append(squares[up, order[place + 2]])
+        around.append(float(squares[up, order[place + 2]]))
     scale = max(around)
     if residual == 0.0:
         return 0.0
@@ -110,8 +115,8 @@ def end_moves(squares: Array, order: Sequence[int], first: bool) -> float:
     line = list(order if first else reversed(order))
     if len(line) < 4:
         return 0.0
-    beyond = max(squares[line[i], line[i + 1]] for i in range(1, min(4, len(line) - 1)))
-    step = squares[line[0], line[1]]
+    beyond = max(float(squares[line[i], line[i + 1]]) for i in range(1, min(4, len(line) - 1)))
+    step = float(squares[line[0], line[1]])
     if beyond > 0:
         return float(np.sqrt(step / beyond))
     return float("inf") if step > 0 else 0.0
@@ -165,13 +170,44 @@ def strangers(tensors: Sequence[Array], angles: Sequence[Array], order: Sequence
     for place, own in enumerate(order):
         others = [one for one in order if one != own]
         far = [
-            float(one[own, others].min() / max(1e-300, max(one[a, b] for a, b in pairwise(others))))
+            float(one[own, others].min()) / max(1e-300, *(float(one[a, b]) for a, b in pairwise(others)))
             for one in tensors
         ]
         alike = [float(np.delete(one[place], place).max()) for one in angles]
         if np.median(far) > _FAR and (not alike or np.median(alike) < _LITTLE):
             found.add(own)
     return found
+
+
+def foreign_members(tensors: Sequence[Array], angles: Array, steps: Sequence[float]) -> set[int]:
+    """Two and more members in turn that have nothing in common with those before or after them.
+
+    The line breaks where most tensors move faster than anywhere else by far and have little in common on the
+    two sides. The parts that resemble the longest one belong together, and what is left is of another run.
+
+    Args:
+        tensors: of each tensor (members, members), squared distances.
+        angles: (matrices, members, members), cosines.
+        steps: of each member.
+
+    Returns:
+        Places along the line. A member that is alone is judged by ``errors_along`` and ``ends_apart``.
+    """
+    count = len(steps)
+    if count < 4 or not tensors or not len(angles):
+        return set()
+    alike = np.median(angles, axis=0)
+    ways = np.sqrt(np.stack([[one[k, k + 1] for k in range(count - 1)] for one in tensors]))
+    speeds = np.median(ways / np.maximum(np.diff(np.asarray(steps, dtype=float)), 1e-9), axis=0)
+    breaks = [k for k in range(count - 1) if alike[k, k + 1] < _LITTLE]
+    usual = max((speeds[k] for k in range(count - 1) if k not in breaks), default=0.0)
+    breaks = [k for k in breaks if speeds[k] > _BREAK * usual > 0.0]
+    edges = [0, *(k + 1 for k in breaks), count]
+    parts = [list(range(a, b)) for a, b in pairwise(edges)]
+    if not breaks or len(parts) > 3 or any(len(part) < 2 for part in parts):
+        return set()
+    longest = max(parts, key=lambda part: (len(part), part[0]))
+    return {k for part in parts if not (alike[np.ix_(part, longest)] > _LITTLE).any() for k in part}
 
 
 def find_swap(tensors: Sequence[Array], order: Sequence[int]) -> tuple[int, int] | None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
+from joma.checkpoints.series.audit.averages import averages_among
 from joma.checkpoints.series.audit.content import MemberContent
 from joma.checkpoints.series.audit.continuity import (
     EndLook,
@@ -20,20 +22,18 @@ from joma.checkpoints.series.audit.continuity import (
     ends_apart,
     errors_along,
     find_swap,
+    foreign_members,
     squared_distances,
     strangers,
     unusual,
 )
 from joma.checkpoints.series.audit.faults import OF_ALL, Fault, join_faults
-from joma.checkpoints.series.audit.identity import shared_tensors
+from joma.checkpoints.series.audit.identity import shared_rows, shared_tensors
 from joma.checkpoints.series.audit.reasons import reason_for
 from joma.checkpoints.series.audit.structure import structure_faults
 from joma.core.arguments import Array
 from joma.core.errors import JomaError
 
-_AVERAGE = re.compile(
-    r"(?<![a-z])(avg|average[ds]?|averaging|ema|swa|soup|mean|merged?|model[-_ ]?stock)(?![a-z])", re.I
-)
 _NEARLY_ALL = 0.6
 _SUSPECT = 0.75
 """An error from which a reason is looked for, if it stands out among those of its member and its tensor."""
@@ -58,6 +58,11 @@ class Line:
     squares: dict[str, Array] = field(default_factory=dict)
     """Tensor -> squared distances of all members; NaN where a member cannot be compared."""
     named: set[tuple[int, str]] = field(default_factory=set)
+
+    @cached_property
+    def averages(self) -> set[int]:
+        """The members that say that they are averages of others."""
+        return averages_among(self.members)
 
     def order(self, name: str) -> list[int]:
         """The members whose tensor of this name is not yet named."""
@@ -100,7 +105,17 @@ def examine_line(members: Sequence[MemberContent]) -> tuple[list[Fault], list[st
     shared = shared_tensors(whole)
     found += shared.faults
     line.named |= {(_place(members, whole[k].member.name), name) for k, name in shared.named}
+    rows = shared_rows(whole, {(k, name) for k, name in shared.named})
+    found += rows
+    foreign = {(fault.member, name) for fault in rows for name in fault.tensors}
+    line.named |= {
+        (k, name)
+        for k, one in enumerate(members)
+        for name, tensor in one.tensors.items()
+        if (one.member.name, tensor.name) in foreign
+    }
     names = _compared_tensors(line)
+    found += _foreign_faults(line, names)
     found += _swap_faults(line, names)
     found += _inner_faults(line, names)
     found += _at_ends(line, names)
@@ -118,7 +133,7 @@ def _without_consequences(line: Line, found: Sequence[Fault]) -> list[Fault]:
             if one.member in whole or not left:
                 continue
             one = replace(one, tensors=left)
-        if one.fault == "swapped tensors":
+        if one.fault in ("swapped tensors", "discontinuity") and not one.matches:
             place = _place(line.members, one.member)
             others = {
                 name
@@ -170,8 +185,17 @@ def _largest_move(line: Line, name: str) -> float:
     return float(np.sqrt(max(squares[a, b] for a, b in pairwise(order)) / size))
 
 
-def _is_average(one: MemberContent) -> bool:
-    return bool(_AVERAGE.search(one.member.name)) or bool(_AVERAGE.search(one.path.name))
+def _foreign_faults(line: Line, names: Sequence[str]) -> list[Fault]:
+    """Two and more members in turn of another run."""
+    order = [k for k, one in enumerate(line.members) if one.tensors and k not in line.averages]
+    clean = [name for name in names if set(order) <= set(line.order(name))]
+    matrices = [name for name in clean if len(line.members[order[0]].tensors[name].shape) > 1]
+    if len(order) < 4 or 2 * len(clean) < len(names):
+        return []
+    angles = np.stack([cosines(line.samples(name, order)) for name in matrices]) if matrices else np.zeros(0)
+    squares = [line.distances(name)[np.ix_(order, order)] for name in clean]
+    steps = [float(line.members[k].member.place.step) for k in order]
+    return [_whole(line, order[place]) for place in sorted(foreign_members(squares, angles, steps))]
 
 
 def _swap_faults(line: Line, names: Sequence[str]) -> list[Fault]:
@@ -180,7 +204,7 @@ def _swap_faults(line: Line, names: Sequence[str]) -> list[Fault]:
     used: set[int] = set()
     while len(used) < len(line.members):
         full = [k for k, one in enumerate(line.members) if one.tensors and k not in used]
-        full = [k for k in full if not _is_average(line.members[k])]
+        full = [k for k in full if k not in line.averages]
         clean = [
             n for n in names if all((k, n) not in line.named and n in line.members[k].tensors for k in full)
         ]
@@ -192,6 +216,9 @@ def _swap_faults(line: Line, names: Sequence[str]) -> list[Fault]:
         pair = find_swap([line.distances(name) for name in clean], full) if clean else None
         if pair is None:
             return found
+        if own := {k for k in pair if 0 < full.index(k) < len(full) - 1 and _have_reasons(line, k, clean)}:
+            used |= own  # it is in its place, and something was done to it
+            continue
         for k, other in (pair, pair[::-1]):
             one = line.members[k]
             changing = one.stored_names([name for name in names if name in one.tensors])
@@ -224,7 +251,7 @@ def _inner_faults(line: Line, names: Sequence[str]) -> list[Fault]:
     for name in names:
         order = line.order(name)
         kept = errors_along(line.distances(name), order) if len(order) > 2 else {}
-        errors[name] = {k: e for k, e in kept.items() if not _is_average(line.members[k])}
+        errors[name] = {k: e for k, e in kept.items() if k not in line.averages}
         tests += len(kept)
     apart: dict[int, dict[str, float]] = {}
     for name, own in errors.items():
@@ -325,7 +352,7 @@ def _at_ends(line: Line, names: Sequence[str]) -> list[Fault]:
         if len(places) < 4:
             continue
         end = places[0] if first else places[-1]
-        if _is_average(line.members[end]):
+        if end in line.averages:
             continue
         looks: dict[str, EndLook] = {}
         for name in names:

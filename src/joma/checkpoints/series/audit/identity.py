@@ -1,9 +1,9 @@
-"""Which members share tensors bit for bit, and which of two is the one that they belong to."""
+"""Which members share tensors or rows bit for bit, and which of two is the one that they belong to."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -17,6 +17,8 @@ from joma.core.arguments import Array
 _EVIDENCE = 16
 """Entries that other intervals change: fewer may stay as they are by chance."""
 _WHOLE = 0.999
+_FEWEST_BLOCKS, _OTHERS = 2, 4
+"""Blocks of rows that two members share, and by which factor these are more than those of any other two."""
 
 
 @dataclass
@@ -74,6 +76,54 @@ def shared_tensors(members: Sequence[MemberContent]) -> SharedTensors:
         )
         found.named |= {(stale, name) for name in own}
     return found
+
+
+def shared_rows(members: Sequence[MemberContent], named: Collection[tuple[int, str]]) -> list[Fault]:
+    """Tensors part of whose rows are another member's, as where a file of one rank is left over.
+
+    Rows count that are what they were two members before or earlier, and were not between: rows at rest,
+    whose word or expert did not occur, stay and do not come back. Where many pairs of members share some,
+    the rows move by no more than the rounding of their type, and nothing is told.
+    """
+    pairs: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
+    for name in members[0].tensors if members else ():
+        if not all(name in one.tensors for one in members):
+            continue
+        order = [k for k in range(len(members)) if (k, name) not in named]
+        blocks = [members[k].tensors[name].blocks for k in order]
+        sizes = {members[k].tensors[name].sample.size for k in order}
+        if len({len(own) for own in blocks}) != 1 or len(sizes) != 1 or sizes == {0}:
+            continue
+        votes = _votes(blocks)
+        if not votes:
+            continue
+        (pair, most), *others = votes.most_common()
+        rivals = [count for other, count in others if not set(other) & set(pair)]
+        if most >= _FEWEST_BLOCKS and most >= _OTHERS * max(rivals, default=0):
+            pairs[order[pair[0]], order[pair[1]]][name] = most
+    found = []
+    for pair, counts in sorted(pairs.items()):
+        sides = [_divide(members, name, pair)[0] for name in counts]
+        stale, fitting = max(sorted(set(sides)), key=sides.count)
+        one, names = members[stale], list(counts)
+        part = counts[names[0]] / len(one.tensors[names[0]].blocks)
+        reason = f"{100 * part:.0f} % of the rows of {names[0]} are the same"
+        place, match = one.member.place.step, members[fitting].member.name
+        found.append(Fault(one.member.name, place, "stale tensors", one.stored_names(names), match, reason))
+    return found
+
+
+def _votes(blocks: Sequence[tuple[bytes, ...]]) -> Counter[tuple[int, int]]:
+    """(earlier, later) -> blocks of rows that are the same in both and others in every member between."""
+    votes = Counter[tuple[int, int]]()
+    repeated = {digest for own in blocks for digest, times in Counter(own).items() if times > 1}
+    for line in zip(*blocks, strict=True):
+        last: dict[bytes, int] = {}
+        for place, digest in enumerate(line):
+            if digest in last and last[digest] < place - 1 and digest not in repeated:
+                votes[last[digest], place] += 1
+            last[digest] = place
+    return votes
 
 
 def _came_along(members: Sequence[MemberContent], name: str, stale: int, fitting: int) -> bool:

@@ -17,12 +17,8 @@ from torch import Tensor
 
 from joma.checkpoints.families.names import canonical
 from joma.checkpoints.formats.readers import SAFETENSORS_TYPES
-from joma.checkpoints.series.audit.content import (
-    MOST_SAMPLES,
-    MemberContent,
-    TensorContent,
-    tell_coarse,
-)
+from joma.checkpoints.series.audit.content import MemberContent, TensorContent, tell_coarse
+from joma.checkpoints.series.audit.folding import MOST_SUMS
 from joma.checkpoints.series.members import Member
 from joma.checkpoints.series.sources.ranged import Header
 from joma.checkpoints.series.sources.source import DistantSeries
@@ -190,7 +186,7 @@ def _distinct(
 def _affordable(stored: Iterable[_StoredTensor], most: int) -> int | None:
     """How many entries of each tensor can be read, a power of two; None where too few."""
     sizes = [(one.entries, one.width) for one in stored]
-    samples = MOST_SAMPLES
+    samples = MOST_SUMS
     while samples >= _FEWEST_SAMPLES:
         if sum(min(entries, samples) * width for entries, width in sizes) <= most:
             return samples

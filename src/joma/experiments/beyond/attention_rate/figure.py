@@ -41,6 +41,8 @@ def draw(settings: AttentionRate, tables: Mapping[str, pd.DataFrame]) -> Figure:
         axes[row, 1].set(
             xscale="log", xlabel="rate of W_Q and W_K / rate of the rest", ylabel="rebound (nats)"
         )
+        axes[row, 1].set_xticks(settings.ratios, [f"{ratio:g}" for ratio in settings.ratios])
+        axes[row, 1].set_xticks([], minor=True)
         axes[row, 0].set(
             xlabel="minibatch", ylabel="entropy (nats)", title=f"{depth} layer{'s' if depth > 1 else ''}"
         )

@@ -12,6 +12,7 @@ CHOSEN_ON = (0, 1)
 """The seeds on which the settings were chosen; none of them is judged."""
 LAST = 5
 """Measured steps whose mean is the end of a curve."""
+POST_NORM, PRE_NORM = "post-norm", "pre-norm, rotary"
 TIMES = ("before", "dip", "after")
 PREDICTIONS = {
     "queries_keys": "W_Q and W_K turn: in the decoder at the dip, those of the end alone bring at least half "
@@ -51,8 +52,9 @@ class WhyBounce(TrainsDecoders):
     on both sides of the prediction's threshold, one cannot tell.
 
     The preset ``quick`` reads single characters of the World English Bible, where the dip comes early and
-    little noise hides it; ``second-text`` reads the Python reference; ``words`` is the decoder of
-    ``fig6`` with its 500 words, and freezes before and after the dip, too.
+    little noise hides it; ``second-text`` reads the Python reference; ``pre-norm`` puts the norms before
+    attention and MLP and takes rotary positions; ``words`` is the decoder of ``fig6`` with its 500 words,
+    and freezes before and after the dip, too.
 
     Tables: ``bounces`` (dip, end and residual of each seed), ``sets`` (shares of the rise), ``forces``
     (nats by set, in the fall and in the rise), ``losses`` (of branches that change the entropy, less the
@@ -61,10 +63,11 @@ class WhyBounce(TrainsDecoders):
 
     title = "Interventions at the dip of a decoder's attention entropy: what makes the bounce"
     reproduces = "JoMA Fig. 6 (a question to it)"
-    cost = {"quick": "3 min", "second-text": "3 min", "words": "1 h", "paper": "days"}
+    cost = {"quick": "3 min", "second-text": "3 min", "pre-norm": "3 min", "words": "1 h", "paper": "days"}
     presets = {
         "quick": {},
         "second-text": {"corpus": "python-reference"},
+        "pre-norm": {"decoder": PRE_NORM},
         "words": {
             "tokenizer": "words",
             "vocabulary_size": 500,
@@ -95,6 +98,11 @@ class WhyBounce(TrainsDecoders):
     corpus: str = redefine("world-english-bible", "corpus")
     tokenizer: str = setting(
         "characters", "what a token is: a character or a word", choices=("characters", "words")
+    )
+    decoder: str = setting(
+        POST_NORM,
+        "norms after attention and MLP and sinusoidal positions, or norms before them and rotary positions",
+        choices=(POST_NORM, PRE_NORM),
     )
     vocabulary_size: int | None = redefine(None, "vocabulary_size")
     seed: int = setting(10, "first seed (the settings were chosen on others: 0 and 1)", at_least=0)

@@ -21,6 +21,7 @@ HALF = 0.5
 SIGNIFICANT = 0.05
 RESIDUAL = 0.05
 """Of the rise, that the first order may leave over."""
+ROUNDING = 1e-9
 WORTH = {"held": HELD, "forbidden": FORBIDDEN, "forward": FORWARD}
 ANOTHER_ORDER = "the same number of twins that read the batches in another order, mean"
 STATEMENTS = statements(
@@ -52,8 +53,8 @@ def interval(values: pd.Series[float]) -> tuple[float, float, float]:
 
 
 def in_words(values: pd.Series[float]) -> str:
-    """``0.12 [0.08, 0.16]``."""
-    mean, low, high = interval(values)
+    """``0.12 [0.08, 0.16]``; what is nothing but rounding is 0."""
+    mean, low, high = (0.0 if abs(one) < ROUNDING else one for one in interval(values))
     return f"{mean:.3g} [{low:.3g}, {high:.3g}]"
 
 

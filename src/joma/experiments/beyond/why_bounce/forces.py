@@ -21,7 +21,7 @@ class Forces:
 
     def __init__(self, held_out: HeldOutWindows, model: Decoder) -> None:
         self.held_out = held_out
-        sets = parameter_sets(len(model.layers), model.width)
+        sets = parameter_sets(model)
         self.parts = {name: Intervention("", "freeze", one).parts(model) for name, one in sets.items()}
         self.between = copy.deepcopy(model).eval()
         self.last: dict[str, Tensor] = {}

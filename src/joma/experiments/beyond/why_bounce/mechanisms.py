@@ -50,7 +50,7 @@ class Stages:
 
     def exchanges(self) -> list[tuple[str, float, float]]:
         """Each set with both shares."""
-        sets = parameter_sets(len(self.model.layers), self.model.width)
+        sets = parameter_sets(self.model)
         return [(name, *self.exchange(patterns)) for name, patterns in sets.items()]
 
     def at_once(self) -> float:

@@ -209,7 +209,7 @@ class TrainedDecoder:
 
     def _ways(self) -> Iterator[tuple[str, int, Intervention | None, int]]:
         """Name, step, intervention and order of every branch."""
-        sets = parameter_sets(self.decoders.depth, self.settings.width)
+        sets = parameter_sets(self.decoders.make()[0])
         frozen = {**sets, MLP: sets[LOWER] + sets[UPPER]}
         frozen.pop(UPPER)
         for time in self.settings.times:

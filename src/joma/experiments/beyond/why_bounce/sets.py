@@ -10,8 +10,9 @@ QUERIES_KEYS, EMBEDDINGS, NORMS, LOWER, UPPER = "W_Q and W_K", "embeddings", "no
 MLP = "MLP"
 
 
-def parameter_sets(depth: int, width: int) -> dict[str, tuple[str, ...]]:
+def parameter_sets(model: Decoder) -> dict[str, tuple[str, ...]]:
     """Name -> patterns of ``joma.branch``: the top layer's sets, and the rest; no parameter is in two."""
+    depth, width = len(model.layers), model.width
     top = f"layers.{depth - 1}."
     below = {"layers below": tuple(f"layers.{number}.*" for number in range(depth - 1))} if depth > 1 else {}
     return {
@@ -19,7 +20,7 @@ def parameter_sets(depth: int, width: int) -> dict[str, tuple[str, ...]]:
         "W_V and W_O": (f"{top}in_projection.*[{2 * width}:]", f"{top}out_projection.*"),
         LOWER: (f"{top}lower.*",),
         UPPER: (f"{top}upper.*",),
-        NORMS: (f"{top}*norm.*",),
+        NORMS: (f"{top}*norm.*", *(("final_norm.*",) if [*model.final_norm.parameters()] else ())),
         EMBEDDINGS: ("embedding.*",),
         **below,
         "output layer": ("output.*",),

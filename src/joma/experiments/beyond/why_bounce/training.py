@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from joma.data.text import Batches, TokenText
-from joma.experiments.beyond.why_bounce import WhyBounce
+from joma.experiments.beyond.why_bounce import PRE_NORM, WhyBounce
 from joma.experiments.beyond.why_bounce.forces import Forces
 from joma.experiments.beyond.why_bounce.held_out import HeldOutWindows, losses_of_tokens
 from joma.instruments.branch.interventions import Intervention
@@ -40,6 +40,8 @@ class Decoders:
             heads=own.heads,
             dropout=own.dropout,
             longest=own.length,
+            pre_norm=own.decoder == PRE_NORM,
+            rotary=own.decoder == PRE_NORM,
         )
         optimizer = ClippedStep(model, learning_rate=own.rate, clip=own.clip)
         return model, optimizer, Batches(self.text.training, own.batch, own.length, own.order, self.seed)

@@ -94,6 +94,7 @@ def changes(
     roles: Iterable[str],
     layers: Iterable[int] | None = None,
     rooms: Rooms | None = None,
+    heads: int | None = None,
 ) -> list[Row]:
     """Spectra of W(t) - W(t') of every matrix, and of Q^T K and its change of every head.
 
@@ -106,6 +107,7 @@ def changes(
         roles: of the matrices, as of ``joma.checkpoints.ranks.probe_weights``.
         layers: numbers of the layers; all by default.
         rooms: where tensors are read into, for the next call to use again.
+        heads: of queries in a layer, where the configuration states no number of them.
 
     Returns:
         A row per number; ``against`` is empty for Q^T K itself. Of a change below the rounding of the stored
@@ -173,12 +175,11 @@ def changes(
             pair = halves.setdefault(place, {})
             pair[matrix.role] = [weight.clone() for weight in weights]
             if len(pair) == 2:
+                stated = sizes_for(now.config or {}, tensor).heads or heads
                 try:
                     rows += [
                         row
-                        for head, against, found in _products(
-                            pair["query"], pair["key"], sizes_for(now.config or {}, tensor).heads, names
-                        )
+                        for head, against, found in _products(pair["query"], pair["key"], stated, names)
                         if not {"query", "key"} <= still.get(place, {}).get(against, set())
                         for row in _rows(matrix, head, against, found, now)
                     ]
@@ -245,7 +246,7 @@ def _products(
     """(head, against, spectrum) of Q^T K now, and of its change since each of the earlier ones."""
     rows, key_rows = queries[0].shape[0], keys[0].shape[0]
     if heads is None:
-        raise _NoHeadsError("the config tells no number of heads")
+        raise _NoHeadsError("no configuration tells the number of heads; give it (--heads)")
     size, left = divmod(rows, heads)
     if left or not size or key_rows % size:
         raise _NoHeadsError(f"{rows} rows of queries and {key_rows} of keys are not {heads} heads")

@@ -41,7 +41,7 @@ def parts_of(
             earlier = [("previous", line[number - 1]), ("first", line[0])] if number else []
             names = [found.content(one)[:16] for _, one in earlier]
             paths = [(name, found.bring(one, None, Path()).absolute()) for name, one in earlier]
-            calls["-".join(["changes", key, *names])] = partial(_changes, path, paths, settings.layers)
+            calls["-".join(["changes", key, *names])] = partial(_changes, path, paths, settings)
         if settings.reads_text and member in readers and not set(settings.sections) & set(DETAILS):
             calls[f"text-{key}{words}"] = partial(_text, settings, path)
     return calls
@@ -58,11 +58,11 @@ def _weights(path: Path, layers: Sequence[int] | None, progress: Progress) -> pd
 
 
 def _changes(
-    path: Path, earlier: Sequence[tuple[str, Path]], layers: Sequence[int] | None, progress: Progress
+    path: Path, earlier: Sequence[tuple[str, Path]], settings: TrackSettings, progress: Progress
 ) -> pd.DataFrame:
     with contain(f"{path.name} cannot be measured"):
         others = [(name, open_weights(one)) for name, one in earlier]
-        return changes_table(open_weights(path), others, layers)
+        return changes_table(open_weights(path), others, settings.layers, heads=settings.heads)
 
 
 def _text(settings: TrackSettings, path: Path, progress: Progress) -> pd.DataFrame:

@@ -278,7 +278,7 @@ class MeasuredSeries:
         def measure_changes() -> pd.DataFrame:
             now = here()
             others = [(name, fetched.checkpoint(one)) for name, one in earlier]
-            return changes_table(now, others, layers, self.rooms)
+            return changes_table(now, others, layers, self.rooms, self.settings.heads)
 
         tables = [self.parts.part(f"weights-{key}", lambda: weights_table(here(), layers, self.rooms))]
         if self.settings.changes:

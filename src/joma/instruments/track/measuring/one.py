@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from joma.checkpoints.adapters import open_weights
-from joma.checkpoints.series.audit.content import MOST_SAMPLES, read_content
+from joma.checkpoints.series.audit.content import read_content
+from joma.checkpoints.series.audit.folding import MOST_SUMS
 from joma.checkpoints.series.members import Member
 from joma.checkpoints.series.sources.source import Series, Wanted
 from joma.core.errors import JomaError, UnfinishedError
@@ -36,7 +37,7 @@ def measure_one(settings: TrackSettings, path: Path) -> None:
     checkpoint = open_weights(path)
     weights_table(checkpoint, settings.layers)
     if settings.changes:
-        changes_table(checkpoint, [("previous", checkpoint)], settings.layers)
+        changes_table(checkpoint, [("previous", checkpoint)], settings.layers, heads=settings.heads)
     if settings.reads_text:
         on_text(settings, path)
 
@@ -90,7 +91,7 @@ def prices_of(
                 path = found.bring(one, wanted, Path(folder))
                 started = time.monotonic()
                 if settings.audit and not found.distant:
-                    read_content(one, path, open_weights(path), MOST_SAMPLES)
+                    read_content(one, path, open_weights(path), MOST_SUMS)
                 measure_one(settings, path)
                 seconds = time.monotonic() - started
             transfer = (started - begun) / fetch[one.name] if fetch[one.name] else 0.0

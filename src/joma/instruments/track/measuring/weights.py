@@ -69,6 +69,7 @@ def changes_table(
     earlier: Sequence[tuple[str, Checkpoint]],
     layers: Sequence[int] | None,
     rooms: Rooms | None = None,
+    heads: int | None = None,
 ) -> pd.DataFrame:
     """What ``joma.instruments.track.measuring.changes.changes`` finds."""
-    return table_of(changes(checkpoint, earlier, ROLES, layers, rooms))
+    return table_of(changes(checkpoint, earlier, ROLES, layers, rooms, heads))
