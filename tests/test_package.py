@@ -102,15 +102,18 @@ def alone(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(alone: Path, dist: Path, home: Path) -> dict[str, str]:
-    """As of a new user whose package index is a folder with the wheel."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PIP_", "HF_"))}
+    """As of a new user to whom the package index offers this wheel of joma."""
+    (wheel,) = dist.glob("*.whl")
+    pins = alone / "constraints.txt"
+    pinned = (ROOT / "constraints.txt").read_text("utf-8")
+    pins.write_text(f"{pinned}\njoma @ {wheel.resolve().as_uri()}\n")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "HF_"))}
     return {
         **kept,
         "PATH": f"{alone / 'bin'}:/usr/bin:/bin",
         "VIRTUAL_ENV": str(alone),
-        "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(dist.resolve()),
-        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_CONSTRAINT": str(pins),
         "HF_HOME": str(home),
         "HF_HUB_OFFLINE": "1",
         "MPLBACKEND": "agg",

@@ -116,7 +116,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     if not path.exists():
         raise InputError(
             f"{path} does not exist; give a folder or file of weights (a model of a hub must be "
-            "downloaded first: huggingface-cli download NAME --local-dir FOLDER)."
+            "downloaded first: hf download NAME --local-dir FOLDER)."
         )
     if path.name == METADATA:
         path = path.parent
