@@ -20,6 +20,7 @@ from joma.instruments.monitor.health import findings
 from joma.instruments.probe import ProbeSettings
 from joma.instruments.probe.findings import findings as probe_findings
 from joma.instruments.track import TrackSettings
+from joma.instruments.track.measuring.faulty import COLUMNS
 from joma.runs.finding import SCHEMA, Digest, Finding, digest_of
 from joma.runs.result import JobResult
 
@@ -198,3 +199,14 @@ def test_two_runs_differ_only_beyond_the_spread_of_their_seeds() -> None:
     other = JobResult(ProbeSettings.of(model="m", text="t"), {})
     with pytest.raises(InputError, match="track and probe are not of one kind"):
         joma.digest(seeded(0, 1), other)
+
+
+def test_faulty_members_of_a_series_come_first() -> None:
+    tables = made_series.tables_of(made.TRACKED["diverges"][0], 1)
+    faults = pd.DataFrame(
+        [("A", "checkpoint-20", 20, "same as another", ["a", "b"], "checkpoint-30")], columns=COLUMNS
+    )
+    first, second, *_ = digest_of(TrackSettings.of(model="run"), {**tables, "faults": faults}, []).findings
+    assert (first.where, first.value, first.unit) == ("checkpoint-20", 2.0, "tensors")
+    assert first.what == "same as another in 2 tensors"
+    assert second.metric == "loss"

@@ -45,7 +45,7 @@ def _faults(tables: Mapping[str, pd.DataFrame]) -> list[Finding]:
     return [
         Finding(
             what=f"{row.fault} in {len(row.tensors)} tensors",
-            where=str(row.member),
+            where=str(row.checkpoint),
             metric="fault",
             value=float(len(row.tensors)),
             unit="tensors",
