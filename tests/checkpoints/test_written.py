@@ -1,6 +1,6 @@
 """Small checkpoints that the libraries wrote (``tests/formats.py --keep``), read bit for bit.
 
-DeepSpeed's scripts and the moments of Adam in its universal folders were left out.
+DeepSpeed's scripts were left out, and in its universal folders what the optimizer keeps beside the weights.
 """
 
 from __future__ import annotations
