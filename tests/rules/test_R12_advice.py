@@ -12,13 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
-import joma
-from joma.checkpoints.ranks import probe_weights
 from joma.cli.main import main
-from joma.core.errors import InputError
 
 pytest.importorskip("transformers")
 from probe_models import save_small_model
@@ -107,91 +102,3 @@ def test_a_file_without_its_settings(whole: Path, text: Path, tmp_path: Path, to
     assert "give the whole folder" in told("probe", lone, *words[:-1])
     assert main(["probe", str(whole), *words]) == 0
     assert main(["probe", str(lone), "--weights", "--quiet"]) == 0
-
-
-def test_a_length_beyond_the_positions(whole: Path, text: Path, told: Told) -> None:
-    words = ["probe", str(whole), "--text", str(text), "--sections", "attention", "--null", "none"]
-    most = re.search(r"give a length of at most (\d+)", told(*words, "--length", 100_000))
-    assert most is not None
-    assert main([*words, "--length", most[1], "--quiet"]) == 0
-
-
-def test_a_device_that_is_not_here(whole: Path, text: Path, told: Told) -> None:
-    words = ["probe", str(whole), "--text", str(text), "--sections", "attention", "--null", "none"]
-    said = told(*words, "--device", "cuda:77")
-    assert "auto, cpu or cuda" in said
-    for device in ("auto", "cpu"):
-        assert main([*words, "--device", device, "--quiet", "--overwrite"]) == 0
-
-
-@pytest.fixture
-def series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "series"
-    folder.mkdir()
-    for step in (100, 200, 300):
-        generator = torch.Generator().manual_seed(step)
-        weight = torch.randn(8, 6, generator=generator)
-        torch.save({"model.layers.0.mlp.up_proj.weight": weight}, folder / f"step{step}.pt")
-    return folder
-
-
-def test_a_budget_that_is_none_or_too_small(series: Path, told: Told) -> None:
-    said = told("track", series, "--weights", "--budget", "much")
-    examples = re.findall(r"\d+(?:GB|MB|h|min)", said)
-    assert len(examples) == 4
-    for number, example in enumerate(examples):
-        out = ["--out", f"runs/{number}", "--quiet"]
-        assert main(["track", str(series), "--weights", "--budget", example, *out]) == 0
-
-
-def test_a_choice_of_revisions(series: Path, told: Told) -> None:
-    said = told("track", series, "--weights", "--revisions", "every:x")
-    example = re.search(r"as in (\w+:\d+)", said)
-    assert example is not None
-    assert main(["track", str(series), "--weights", "--revisions", example[1], "--quiet"]) == 0
-
-
-def test_a_slice_of_a_rank(series: Path, told: Told) -> None:
-    lone = series.parent / "rank0.pt"
-    shutil.copy(series / "step100.pt", lone)
-    said = told("probe", lone, "--weights")
-    assert "give the file a" in said
-    lone.rename(series.parent / "whole.pt")
-    assert main(["probe", str(series.parent / "whole.pt"), "--weights", "--quiet"]) == 0
-
-
-def test_one_name_in_the_place_of_a_list(series: Path) -> None:
-    with pytest.raises(InputError, match="give a list of names"):
-        probe_weights(series / "step100.pt", roles="lower")
-    assert len(probe_weights(series / "step100.pt", roles=["lower"]))
-
-
-def test_no_layer_is_chosen() -> None:
-    model = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
-    with pytest.raises(InputError, match="or None for all"):
-        joma.watch(model, layers=[])
-    with joma.watch(model, layers=None) as seen:
-        model(torch.randn(1, 4, 8))
-    assert len(seen.table())
-
-
-@pytest.mark.parametrize("wrong", ["means", "", "rows"])
-def test_a_word_of_several(wrong: str) -> None:
-    model = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
-    with pytest.raises(InputError, match=r"choose .*'none'") as caught:
-        joma.watch(model, reduce=wrong)
-    words = re.findall(r"'(\w+)'", str(caught.value).partition("choose")[2])
-    assert len(words) == 3
-    for word in words:
-        with joma.watch(model, reduce=word) as seen:
-            model(torch.randn(1, 4, 8))
-        assert len(seen.table())
-
-
-def test_what_the_null_may_be(whole: Path, text: Path) -> None:
-    given = [[1, 2, 3, 4, 5, 6]] * 2
-    with pytest.raises(InputError, match="give 'untrained', 'none'"):
-        joma.probe(str(whole), given, sections=["attention"], null="random")
-    for null in ("untrained", "none"):
-        assert len(joma.probe(str(whole), given, sections=["attention"], null=null).tables["attention"])
