@@ -25,8 +25,9 @@ apart, interventions do: `joma run why_bounce` continues the same weights from t
 several ways (`joma.branch`), and moves sets of parameters between the dip and the end. Each candidate
 predicts a number that the others do not predict; the predictions stand in the experiment's settings, in the
 commit that the setting `predicted_in` names, before the judged run. A prediction holds or fails where the
-95 % interval over seeds lies on one side of its threshold, and is undecided where it lies on both. This page
-is written by `python docs/bounce.py`.
+95 % interval over seeds lies on one side of its threshold, and is undecided where it lies on both. Whether the
+bounce grows where attention learns faster than the MLP is asked by `joma run attention_rate`, whose kept run
+stands in [what was found](findings.md). This page is written by `python docs/bounce.py`.
 """
 
 
