@@ -29,7 +29,7 @@ from joma.core.claim import Claim  # noqa: E402
 from joma.experiments.beyond.alarm.detection import OURS, OWN_CUSUM, WHOLE  # noqa: E402
 from joma.experiments.beyond.alarm.rules import KURTOSIS  # noqa: E402
 from joma.experiments.beyond.attention_rate import all_name, attention_name  # noqa: E402
-from joma.experiments.beyond.why_bounce.run import HELD, ORDER  # noqa: E402
+from joma.experiments.beyond.why_bounce.run import FORBIDDEN, FORWARD, HELD, ORDER  # noqa: E402
 from joma.experiments.joma_paper.deep_hierarchy import (  # noqa: E402
     FROZEN,
     SHUFFLED,
@@ -395,6 +395,11 @@ def _only_falls(curves: pd.DataFrame) -> pd.DataFrame:
     return curves.assign(value=falling)
 
 
+def _dealt_evenly(forces: pd.DataFrame) -> pd.DataFrame:
+    """Every set moves the entropy as much as any other, in fall and rise."""
+    return forces.assign(value=forces.groupby(["phase", "seed", "depth"])["value"].transform("mean"))
+
+
 _WHY_BOUNCE = [
     Garbage("entropy sorted so that it only falls", table("curves", _only_falls), "bounces"),
     Garbage(
@@ -404,6 +409,17 @@ _WHY_BOUNCE = [
     ),
     Garbage(
         "a freeze that changes nothing", table("sets", set_where("value", 0.0, way="frozen")), "norms memory"
+    ),
+    Garbage(
+        "values of the end that bring nothing",
+        table("sets", set_where("value", 0.0, way="brought")),
+        "queries_keys embeddings",
+    ),
+    Garbage("forces dealt evenly", table("forces", _dealt_evenly), "driver"),
+    Garbage(
+        "twins in another order",
+        replaced("branch", dict.fromkeys((HELD, FORBIDDEN, FORWARD), ORDER)),
+        "held_costs forbidden_costs forward_saves",
     ),
     Garbage("the way back", replaced("metric", {"mass_lost": "mass_lost_back"}), "catch_up"),
     Garbage("tokens of the middle third", replaced("metric", {"rise_rare": "rise_middle"}), "rare_tokens"),
@@ -562,6 +578,7 @@ GARBAGE: dict[str, list[Garbage]] = {
         Garbage("the same pairs without the tree", replaced("run", {"tree": "same pairs, no tree"}))
     ],
     "why_bounce": _WHY_BOUNCE,
+    "why_bounce-pre-norm": _WHY_BOUNCE,
     "why_bounce-second-text": _WHY_BOUNCE,
 }
 
