@@ -33,7 +33,6 @@ claim is judged anew from the tables that are kept in `docs/stored` (runs of the
 """
 
 NOT_STORED = {
-    "contextual_sparsity": "no run is kept yet",
     "eviction": "no run with the present settings is kept yet",
 }
 """Experiments without a stored run -> why."""

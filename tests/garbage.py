@@ -465,6 +465,7 @@ GARBAGE: dict[str, list[Garbage]] = {
         Garbage("tokens of unlike frequencies", instead("metric", synonyms="unrelated"), "synonyms"),
         Garbage("free logits", table("course", _free_logits), "accelerates"),
     ],
+    "contextual_sparsity": [Garbage("random sets", instead("choice", own="random"))],
     "fig10": [Garbage("untrained networks", _untrained_neurons)],
     "heavy_hitters": [
         Garbage("the untrained decoder", table("curves", _untrained_at_the_end)),
