@@ -217,7 +217,7 @@ def test_every_step_of_a_workflow_is_whole() -> None:
     """A job has a machine, an end in time and steps; what it needs is a job; what it runs is a shell's."""
     for file in (ROOT / ".github" / "workflows").glob("*.yml"):
         content = yaml.safe_load(file.read_text("utf-8"))
-        assert True in content, "YAML reads the key `on` as true"
+        assert content.get(True), f"{file.name} has no `on`, which YAML reads as true"
         for job in content["jobs"].values():
             assert job["runs-on"]
             assert "timeout-minutes" in job or "environment" in job

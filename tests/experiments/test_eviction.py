@@ -35,14 +35,24 @@ def tables() -> dict[str, pd.DataFrame]:
     return SMALL.run(Progress(quiet=True))
 
 
-def decoder() -> tuple[Decoder, torch.Tensor]:
+def decoder(modern: bool = False) -> tuple[Decoder, torch.Tensor]:
     torch.manual_seed(0)
-    model = Decoder(20, layers=2, width=16, hidden=16, heads=2, longest=14)
+    model = Decoder(20, layers=2, width=16, hidden=16, heads=2, longest=14, pre_norm=modern, rotary=modern)
     return model, torch.randint(0, 20, (15,))
 
 
-def test_a_mask_that_hides_nothing_gives_the_models_own_loss() -> None:
-    model, tokens = decoder()
+@pytest.mark.parametrize("modern", [False, True])
+def test_attention_from_outside_is_what_the_layers_compute(modern: bool) -> None:
+    model, tokens = decoder(modern)
+    seen: dict[int, torch.Tensor] = {}
+    model.eval().hidden_states(tokens[None, :-1], seen.__setitem__)
+    for number, layer in enumerate(layer_attentions(model, tokens[None, :-1])):
+        torch.testing.assert_close(layer.probabilities(), seen[number].detach(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("modern", [False, True])
+def test_a_mask_that_hides_nothing_gives_the_models_own_loss(modern: bool) -> None:
+    model, tokens = decoder(modern)
     everything = seen_with(torch.ones(1, 1, 6, dtype=torch.bool), 14)
     found = losses_with_masks(model, tokens, [everything] * 2, 6)
     logits = model.eval()(tokens[None, :-1])[0, 6:]

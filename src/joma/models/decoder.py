@@ -48,7 +48,7 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor, observe: Callable[[Tensor], None] | None = None) -> Tensor:
         """``x``: (batch, length, width); ``mask``: (length, length) of 0 and -inf, added to the logits."""
-        attended = self._attend(self.attention_norm(x) if self.pre_norm else x, mask, observe)
+        attended = self._attend(x, mask, observe)
         x = x + self.dropout(attended)
         if self.pre_norm:
             transformed: Tensor = x + self.dropout(self._transform(self.mlp_norm(x)))
@@ -56,6 +56,10 @@ class DecoderLayer(nn.Module):
         x = self.attention_norm(x)
         normed: Tensor = self.mlp_norm(x + self.dropout(self._transform(x)))
         return normed
+
+    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What the layer attends with, of its input (batch, length, width)."""
+        return self.split(self.in_projection(self.attention_norm(x) if self.pre_norm else x))
 
     def split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Output of ``in_projection`` -> queries, keys and values (batch, heads, length, width per head)."""
@@ -65,7 +69,7 @@ class DecoderLayer(nn.Module):
         return (rotate(query), rotate(key), value) if self.rotary else (query, key, value)
 
     def _attend(self, x: Tensor, mask: Tensor, observe: Callable[[Tensor], None] | None) -> Tensor:
-        query, key, value = self.split(self.in_projection(x))
+        query, key, value = self.queries_keys_values(x)
         logits = torch.matmul(query * query.shape[-1] ** -0.5, key.transpose(-2, -1)) + mask
         attention = torch.softmax(self.sharpen(logits), dim=-1)
         if observe is not None:
@@ -143,12 +147,17 @@ class Decoder(LanguageModel):
         longest = self.positions.shape[0]
         if length > longest:
             raise InputError(f"a sequence of {length} tokens is longer than the model's {longest} positions.")
-        positions, mask = self.positions[:length], self.mask[:length, :length]
-        x: Tensor = self.dropout(self.embedding(tokens) * math.sqrt(self.width) + positions)
+        x, mask = self.embed(tokens), self.mask[:length, :length]
         for number, layer in enumerate(self.layers):
             x = layer(x, mask, None if observe is None else lambda p, n=number: observe(n, p))
         normed: Tensor = self.final_norm(x)
         return normed
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Tokens (batch, length) -> what the first layer reads (batch, length, width)."""
+        positions = self.positions[: tokens.shape[1]]
+        x: Tensor = self.dropout(self.embedding(tokens) * math.sqrt(self.width) + positions)
+        return x
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens (batch, length) -> logits (batch, length, vocabulary)."""

@@ -48,12 +48,10 @@ def layer_attentions(model: Decoder, tokens: Tensor) -> list[LayerAttention]:
     """Queries, keys and values of each layer on tokens (batch, length), without dropout."""
     found: list[LayerAttention] = []
     with evaluation(model):
-        x, mask = _embed(model, tokens), model.mask[: tokens.shape[1], : tokens.shape[1]]
+        x, mask = model.embed(tokens), model.mask[: tokens.shape[1], : tokens.shape[1]]
         for layer in _layers(model):
-            batch, length, width = x.shape
-            split = layer.in_projection(x).view(batch, length, 3, layer.heads, width // layer.heads)
-            query, key, value = split.permute(2, 0, 3, 1, 4)
-            found.append(LayerAttention(query, key, value, layer.out_projection.weight.detach()))
+            output_weight = layer.out_projection.weight.detach()
+            found.append(LayerAttention(*layer.queries_keys_values(x), output_weight))
             x = layer(x, mask)
     return found
 
@@ -77,12 +75,12 @@ def losses_with_masks(model: Decoder, tokens: Tensor, seen: list[Tensor], start:
     size = max(1, _LOGITS_AT_ONCE // (length * max(model.output.out_features, length)))
     found = []
     with evaluation(model):
-        first = _embed(model, tokens[None, :-1])
+        first = model.embed(tokens[None, :-1])
         for part in zip(*(torch.split(one, size) for one in seen), strict=True):
             x = first.expand(len(part[0]), -1, -1)
             for layer, keep in zip(_layers(model), part, strict=True):
                 x = layer(x, torch.zeros(keep.shape).masked_fill_(~keep, -math.inf))
-            logits = model.output(x[:, start:])
+            logits = model.output(model.final_norm(x[:, start:]))
             targets = tokens[start + 1 :].expand(len(x), -1)
             each = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
             found.append(each.view(targets.shape).double().mean(1))
@@ -91,11 +89,6 @@ def losses_with_masks(model: Decoder, tokens: Tensor, seen: list[Tensor], start:
 
 def _layers(model: Decoder) -> list[DecoderLayer]:
     return list(model.layers)  # type: ignore[arg-type]
-
-
-def _embed(model: Decoder, tokens: Tensor) -> Tensor:
-    x: Tensor = model.embedding(tokens) * math.sqrt(model.width) + model.positions[: tokens.shape[1]]
-    return x
 
 
 @contextmanager

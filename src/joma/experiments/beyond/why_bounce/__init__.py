@@ -13,6 +13,7 @@ CHOSEN_ON = (0, 1)
 LAST = 5
 """Measured steps whose mean is the end of a curve."""
 POST_NORM, PRE_NORM = "post-norm", "pre-norm, rotary"
+"""Kinds of decoder: the paper's, and one as later models are built."""
 TIMES = ("before", "dip", "after")
 PREDICTIONS = {
     "queries_keys": "W_Q and W_K turn: in the decoder at the dip, those of the end alone bring at least half "

@@ -22,6 +22,9 @@ SIGNIFICANT = 0.05
 RESIDUAL = 0.05
 """Of the rise, that the first order may leave over."""
 ROUNDING = 1e-9
+"""Below it a share is nothing but rounding."""
+CONTROLS = {HELD: FORWARD}
+"""Branch -> the same loss term with another target, beyond whose cost its own is judged."""
 WORTH = {"held": HELD, "forbidden": FORBIDDEN, "forward": FORWARD}
 ANOTHER_ORDER = "the same number of twins that read the batches in another order, mean"
 STATEMENTS = statements(
@@ -217,7 +220,8 @@ def _worth(own: Mapping[str, pd.DataFrame]) -> list[Claim]:
     for short, name in WORTH.items():
         saves = short == "forward"
         losses = by_kind[name] * (-1 if saves else 1)
-        beyond = by_kind[FORWARD]["all"] if short == "held" else 0.0
+        control = CONTROLS.get(name, "")
+        beyond = by_kind[control]["all"] if control else 0.0
         told = ", ".join(f"{kind} {in_words(losses[kind])}" for kind in losses)
         statement = STATEMENTS["why_bounce.forward_saves" if saves else f"why_bounce.{short}_costs"]
         found.append(
@@ -226,7 +230,7 @@ def _worth(own: Mapping[str, pd.DataFrame]) -> list[Claim]:
                 losses["all"] - beyond,
                 0.0,
                 of=f"held-out loss {'saved' if saves else 'lost'}, nats"
-                + (", beyond that of the entropy brought forward" if short == "held" else ""),
+                + (f", beyond that of the entropy {control}" if control else ""),
                 null=spread,
                 null_description="difference of twins in another order, root mean square",
                 evidence=f"nats, by kind of token and place in the window: {told}; on the training text "
