@@ -40,7 +40,14 @@ def test_a_model_that_wants_something_else_is_answered_in_its_words() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["fails by a hair", "is told after", "no role is known by its name", "is no monitor's folder"]
+    "words",
+    [
+        "fails by a hair",
+        "is told after",
+        "no role is known by its name",
+        "is no monitor's folder",
+        "on it is told",
+    ],
 )
 def test_pages_and_messages_have_no_private_words(words: str) -> None:
     places = [*DOCS.rglob("*.md"), *(DOCS.parent / "src").rglob("*.py"), DOCS.parent / "README.md"]

@@ -343,7 +343,7 @@ def test_metadata_that_lie_are_refused(lie: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("at", "words"),
-    [([0, 0], "overlap"), ([0], "not all there"), ([0, 6], "no file is told"), ([3, 6], "no file is told")],
+    [([0, 0], "overlap"), ([0], "not all there"), ([0, 6], "no file is named"), ([3, 6], "no file is named")],
 )
 def test_chunks_that_do_not_tile_a_tensor(at: list[int], words: str, tmp_path: Path) -> None:
     folder = save(tmp_path / "saved", {"model": decoder()})

@@ -130,7 +130,7 @@ def _growth(folder: Path) -> list[str]:
     told = math.exp(max(FLOOR, TIMES * usual) * growth.get("level", 1.0))
     return [
         f"The spectral norm of W_Q^T W_K of a head usually grows {math.exp(usual):.2f}-fold in {WINDOW} "
-        f"steps; from {told:.2f}-fold on it is told, between looks, too."
+        f"steps; from {told:.2f}-fold on it is reported, between looks, too."
     ]
 
 

@@ -176,7 +176,7 @@ def _tensor(path: Path, name: str, record: Record, placed: _Ranges, sizes: Mappi
     for offsets, own in _boxes(path, name, shape, listed):
         place = placed.get(offsets) or (placed.get(None) if len(listed) == 1 else None)
         if place is None:
-            problems.append("no file is told for a part of it")
+            problems.append("no file is named for a part of it")
             continue
         _check_place(path, name, place, math.prod(own) * dtype.itemsize, sizes)
         if place.transformed:

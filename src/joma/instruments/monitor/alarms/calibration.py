@@ -33,7 +33,7 @@ def calibrate(folders: Sequence[str | Path]) -> Reference:
     """What the healthy runs in these monitor folders reached.
 
     Raises:
-        InputError: none is given, one is no monitor's, or they are not of one network and cadence.
+        InputError: none is given, one is not of a monitor, or they are not of one network and cadence.
     """
     if not folders:
         raise InputError("reference = [] in Monitor names no run; give the monitor folders of healthy runs.")
