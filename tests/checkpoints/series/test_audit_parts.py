@@ -102,6 +102,18 @@ def test_a_first_interval_as_long_as_the_rest_breaks_no_line(tmp_path: Path) -> 
     assert _named(tmp_path, {0: series[0], 4: series[4], **far}) == {}
 
 
+def test_biases_that_begin_at_zero_are_no_fault_and_end_there_are_one(tmp_path: Path) -> None:
+    """A vector of zeros has a cosine of zero with everything, and is still no stranger."""
+    series, random = _walk(8), np.random.default_rng(0)
+    name = "model.layers.1.mlp.up_proj.bias"
+    moved = np.cumsum(random.standard_normal((len(_STEPS), 300)) + 2.0 * random.standard_normal(300), axis=0)
+    for k, step in enumerate(_STEPS):
+        series[step][name] = torch.tensor(0.1 * (moved[k] - moved[0]))
+    assert _named(tmp_path / "begins", series) == {}
+    series[_STEPS[-1]][name] = torch.zeros(300, dtype=torch.float64)
+    assert _named(tmp_path / "ends", series) == {f"step{_STEPS[-1]}": {name}}
+
+
 @pytest.mark.parametrize("factor", [0.5, 2.0, -1.0])
 def test_a_member_that_is_multiplied_is_exchanged_with_no_other(factor: float, tmp_path: Path) -> None:
     series = _walk(7)

@@ -359,7 +359,9 @@ def _at_ends(line: Line, names: Sequence[str]) -> list[Fault]:
             if len(order) < 4 or end not in order:
                 continue
             near = order[:3] if first else order[:-4:-1]
-            angles = cosines(line.samples(name, near))
+            samples = line.samples(name, near)
+            angles = cosines(samples)
+            angles[~samples.any(axis=1)] = np.nan  # all zero, as biases begin: related to nothing, and to all
             looks[name] = EndLook(
                 end_moves(line.distances(name), order, first),
                 float(angles[0, 1]),
