@@ -139,7 +139,7 @@ def find_faulty(
 ) -> FaultyMembers:
     """Audit the members; what was found is a part, which is found again without reading them anew.
 
-    The seconds that it took are noted as the run's cost ``audit``, apart from the measuring.
+    The seconds that it took are noted as the run's cost ``label``, apart from the measuring.
     """
     progress = parts.progress
 
@@ -154,7 +154,7 @@ def find_faulty(
             for one in audited.faults
         ]
         rows += [("note", "", 0, "", [], "", text) for text in audited.notes]
-        rows.append(("seconds", "", 0, "", [], "", str(time.monotonic() - started)))
+        progress.note_cost(label, time.monotonic() - started)
         return pd.DataFrame(rows, columns=["kind", "member", "step", "fault", "tensors", "matches", "text"])
 
     try:
@@ -169,10 +169,8 @@ def find_faulty(
             result.faults.append(
                 Fault(row.member, int(row.step), row.fault, tuple(row.tensors), row.matches, row.text)
             )
-        elif row.kind == "note":
-            result.notes.append(row.text)
         else:
-            progress.note_cost(label, float(row.text))
+            result.notes.append(row.text)
     return result
 
 
