@@ -19,7 +19,7 @@ from joma.core.errors import InputError
 from joma.instruments.branch.attention import AttentionChange
 from joma.instruments.branch.entropy import EntropyTerm
 from joma.instruments.branch.interventions import Intervention
-from joma.training.loop import reproducible
+from joma.training.loop import reproducible, seed_step
 
 Make = Callable[[], tuple[nn.Module, Optimizer, Any]]
 Step = Callable[[nn.Module, Any], Tensor | Mapping[str, Any]]
@@ -155,8 +155,9 @@ class Trainer:
         beside: EntropyTerm | AttentionChange | None = None,
     ) -> dict[str, float]:
         """One step. Its random numbers follow from seed and step, whatever was drawn before."""
-        torch.manual_seed((self.seed + 1) * 1_000_003 + number)
+        seed_step((self.seed + 1) * 1_000_003 + number)
         model.train()
+        optimizer.zero_grad()  # now, and not after the pass, which then finds their memory free
         around = nullcontext() if beside is None else beside.around(model, lambda it: self.step(it, batch))
         with around:
             found = self.step(model, batch)
@@ -168,7 +169,6 @@ class Trainer:
                 "or a mapping that has it as 'loss', and leave backward() and the optimizer's step to joma."
             )
         goal = loss if beside is None else beside.goal(loss)
-        optimizer.zero_grad()
         goal.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return {
