@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import textwrap
+import tomllib
 import venv
 import zipfile
 from email.parser import HeaderParser
@@ -83,21 +85,34 @@ def test_the_metadata_is_complete(dist: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def alone(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new environment that has the packages of this one, and nothing of joma."""
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new environment with nothing but Python."""
     folder = tmp_path_factory.mktemp("alone") / "venv"
     venv.create(folder, with_pip=True)
-    (site,) = (folder / "lib").glob("python*/site-packages")
-    # pytest's own environment lends its packages, the editable joma aside.
-    lent = folder / "lent"
-    lent.mkdir()
-    for path in (Path(path) for path in sys.path if path.endswith("site-packages")):
-        for entry in path.iterdir():
-            if "joma" not in entry.name and not (lent / entry.name).exists():
-                (lent / entry.name).symlink_to(entry)
-    (site / "lent.pth").write_text(str(lent))
-    for own in site.glob("setuptools*"):  # ensurepip's, which is too old for torch
-        shutil.rmtree(own)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def core(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new environment with the wheel and what it depends on, without any extra."""
+    folder = tmp_path_factory.mktemp("core") / "venv"
+    venv.create(folder, with_pip=True)
+    given = environment(folder, dist, folder / "home")
+    subprocess.run(["pip", "install", "--quiet", "joma"], env=given, check=True)
+    return folder
+
+
+def extended(core: Path, folder: Path) -> Path:
+    """A new environment that sees the packages of ``core``; what is installed into it lies in it alone."""
+    venv.create(folder, with_pip=True)
+    ((own, lent),) = zip(
+        (folder / "lib").glob("python*/site-packages"),
+        (core / "lib").glob("python*/site-packages"),
+        strict=True,
+    )
+    (own / "lent.pth").write_text(str(lent))
+    for older in own.glob("setuptools*"):  # ensurepip's, which is too old for torch
+        shutil.rmtree(older)
     return folder
 
 
@@ -106,13 +121,13 @@ def environment(alone: Path, dist: Path, home: Path) -> dict[str, str]:
     (wheel,) = dist.glob("*.whl")
     pins = alone / "constraints.txt"
     pinned = (ROOT / "constraints.txt").read_text("utf-8")
-    pins.write_text(f"{pinned}\njoma @ {wheel.resolve().as_uri()}\n")
+    pins.write_text(f"{pinned}\njoma=={wheel.name.split('-')[1]}\n")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "HF_"))}
     return {
         **kept,
         "PATH": f"{alone / 'bin'}:/usr/bin:/bin",
         "VIRTUAL_ENV": str(alone),
-        "PIP_FIND_LINKS": str(dist.resolve()),
+        "PIP_FIND_LINKS": f"{dist.resolve()} {os.environ.get('PIP_FIND_LINKS', '')}",
         "PIP_CONSTRAINT": str(pins),
         "HF_HOME": str(home),
         "HF_HUB_OFFLINE": "1",
@@ -163,23 +178,135 @@ def fetch_small_models(home: Path, names: set[str]) -> None:
         save_small_model(folder / "snapshots" / revision, layers=2)
 
 
+def typed(given: dict[str, str], where: Path, *words: str) -> str:
+    done = subprocess.run(words, cwd=where, env=given, capture_output=True, text=True)
+    assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
 @pytest.mark.slow
-def test_the_wheel_alone_runs_what_a_user_asks_first(dist: Path, alone: Path, tmp_path: Path) -> None:
-    """Its dependencies are those of this environment; nothing of the checkout is in reach."""
-    given = environment(alone, dist, tmp_path / "home")
+def test_the_wheel_alone_runs_what_a_user_asks_first(dist: Path, core: Path, tmp_path: Path) -> None:
+    given = environment(core, dist, tmp_path / "home")
 
     def call(*words: str) -> str:
-        done = subprocess.run(words, cwd=tmp_path, env=given, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return typed(given, tmp_path, *words)
 
-    call("python", "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", "joma")
     assert re.fullmatch(r"joma \d+\.\d+\.\d+ \(commit [0-9a-f]{12}\)\n", call("joma", "--version"))
     assert "Lemma 4" in call("joma", "check", "lemma4")
     save_small_model(tmp_path / "model", layers=2)
     assert "stable_rank" in call("joma", "probe", "model", "--weights", "--quiet", "--json")
-    (tmp_path / "text.txt").write_text("w1 w2 w3 w4 w5 " * 200)
-    assert "entropy" in call("joma", "probe", "model", "--text", "text.txt", "--quiet")
+    missing = subprocess.run(
+        ["joma", "probe", "model", "--text", "text.txt"],
+        cwd=tmp_path,
+        env=given,
+        capture_output=True,
+        text=True,
+    )
+    assert missing.returncode == 2
+    assert "transformers" in missing.stderr
+    assert missing.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_kernel_compiles_once_where_the_package_cannot_be_written(
+    dist: Path, core: Path, tmp_path: Path
+) -> None:
+    """As for a user of a read-only install: what numba compiles is kept in the user's own cache."""
+    (package,) = (core / "lib").glob("python*/site-packages/joma")
+    for folder in {path.parent for path in package.rglob("compiled*.py")}:
+        shutil.rmtree(folder / "__pycache__", ignore_errors=True)
+        (folder / "__pycache__").write_text("no folder")
+    home = tmp_path / "home"
+    home.mkdir()
+    given = {**environment(core, dist, home), "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
+    asked = (
+        "import joma, torch, logging; logging.basicConfig(); q = torch.randn(1, 2, 600, 16); "
+        "print(joma.attention_entropy(q, q, causal=True).entropy.shape)"
+    )
+    kept = []
+    for _ in range(2):
+        assert "600" in typed(given, tmp_path, "python", "-c", asked)
+        kept.append({path: path.stat().st_mtime_ns for path in home.rglob("*.nbc")})
+    assert kept[0]
+    assert kept[0] == kept[1], "the second process compiled again"
+    for folder in {path.parent for path in package.rglob("compiled*.py")}:
+        (folder / "__pycache__").unlink()
+
+
+EXTRAS = {
+    "demo": """
+        from joma.data.corpora import load_corpus
+        print("created the heavens" in load_corpus("world-english-bible").training)
+    """,
+    "hf": """
+        import joma
+        import joma.hf
+        found = joma.probe("model", "w1 w2 w3 w4 w5 " * 200)
+        print(found.tables["attention"].metric.str.contains("entropy").any())
+    """,
+    "gguf": """
+        import gguf, numpy, subprocess
+        writer = gguf.GGUFWriter("m.gguf", "llama")
+        writer.add_tensor("blk.0.ffn_up.weight", numpy.eye(64, dtype=numpy.float32))
+        for part in ("header", "kv_data", "tensors"):
+            getattr(writer, f"write_{part}_to_file")()
+        writer.close()
+        words = "joma probe m.gguf --weights --quiet --json".split()
+        print(b"stable_rank" in subprocess.run(words, check=True, capture_output=True).stdout)
+    """,
+    "lightning": """
+        import lightning, torch
+        import joma.lightning
+        class Task(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+            def training_step(self, batch, index):
+                return self.layer(batch).square().mean()
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.1)
+        monitor = joma.lightning.TrainingMonitor(every=1, folder="live")
+        quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False)
+        trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", callbacks=[monitor], **quiet)
+        trainer.fit(Task(), torch.utils.data.DataLoader(torch.randn(4, 8, 8), 2))
+        print(len(joma.read("live").table()) > 0)
+    """,
+    "dask": """
+        import distributed, subprocess
+        with distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+            place = "dask://127.0.0.1:" + cluster.scheduler.address.rpartition(":")[2]
+            subprocess.run(["joma", "run", "fig4", "--executor", place, "--quiet"], check=True)
+        print(True)
+    """,
+    "ray": """
+        import subprocess
+        words = "--head --port 0 --num-cpus 1 --ray-client-server-port 23456 --include-dashboard false"
+        subprocess.run(["ray", "start", *words.split()], check=True, stdout=subprocess.DEVNULL)
+        try:
+            words = "joma run fig4 --executor ray://127.0.0.1:23456 --quiet --overwrite"
+            subprocess.run(words.split(), check=True)
+        finally:
+            subprocess.run(["ray", "stop", "--force"], check=True, stdout=subprocess.DEVNULL)
+        print(True)
+    """,
+    "all": "import gguf, joma.hf, joma.lightning; print(True)",
+}
+"""What each extra is there for, tried where the core and this extra alone are installed."""
+OTHER_EXTRAS = {"dev", "long-tests", "docs", "notebooks", "kvpress"}
+"""Those of who develops joma, and the one that pins older packages (``make kvpress``)."""
+
+
+@pytest.mark.slow
+def test_every_extra_alone(dist: Path, core: Path, tmp_path: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert set(EXTRAS) | OTHER_EXTRAS == set(project["optional-dependencies"])
+    save_small_model(tmp_path / "model", layers=2)
+    for extra, asked in EXTRAS.items():
+        folder = extended(core, tmp_path / extra)
+        given = environment(folder, dist, tmp_path / "home")
+        typed(given, tmp_path, "pip", "install", "--quiet", f"joma[{extra}]")
+        (tmp_path / "asked.py").write_text(textwrap.dedent(asked))
+        assert typed(given, tmp_path, "python", "asked.py").split()[-1] == "True", extra
 
 
 def test_publishing_waits_for_what_only_the_publisher_knows(tmp_path: Path) -> None:
