@@ -57,6 +57,7 @@ def page() -> str:
                 *_claims(settings, tables),
                 *_others(),
                 *_sets(tables),
+                *_times(),
                 *_forces(tables),
                 *_losses(tables),
             ]
@@ -106,6 +107,24 @@ def _sets(tables: Mapping[str, pd.DataFrame]) -> Iterable[str]:
     for name, part in shares.groupby("set", sort=False):
         cells = [in_words(own) if len(own := rows(part, way=way)["value"]) else "" for way in ways]
         if any(cells):
+            yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _times() -> Iterable[str]:
+    """Sets frozen before, at and after the dip, in the kept runs that did so."""
+    for preset in stored.presets_beside(RUN):
+        run = f"{RUN}-{preset}"
+        settings, tables = stored.job(stored.FOLDER / run), stored.tables(run)
+        assert isinstance(settings, WhyBounce)
+        if len(settings.times) == 1:
+            continue
+        yield f"\n### Frozen before, at and after the dip: `--preset {preset}`\n"
+        yield f"{settings.answer(tables)[0]} The table has the shares of the rise that do not come with a set"
+        yield "frozen from a quarter of the way before the dip, from the dip, and from a quarter of the way"
+        yield "after it.\n"
+        yield f"| set | {' | '.join(settings.times)} |\n|---|{'---|' * len(settings.times)}"
+        for name, part in rows(tables["sets"], way="frozen").groupby("set", sort=False):
+            cells = [in_words(rows(part, time=time)["value"]) for time in settings.times]
             yield f"| {name} | {' | '.join(cells)} |"
 
 

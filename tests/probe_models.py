@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -211,8 +212,8 @@ def _mean(probabilities: Tensor, kept: Tensor | None) -> Tensor:
     return (entropy.nan_to_num(0.0) * kept[:, None]).sum((0, 2)) / kept.sum()
 
 
-def save_small_model(path: Path, layers: int) -> Path:
-    """A Llama of so many layers with its tokenizer, of the words ``w1`` to ``w63``, in a folder."""
+def save_small_model(path: Path, layers: int, text: str = "") -> Path:
+    """A Llama with its tokenizer of 63 words, ``w1`` to ``w63`` or the most frequent ones of a text."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -225,7 +226,8 @@ def save_small_model(path: Path, layers: int) -> Path:
     config.num_key_value_heads, config.head_dim = 1, 4
     config.max_position_embeddings = 1024
     AutoModelForCausalLM.from_config(config).save_pretrained(path)
-    words = {"<unk>": 0, **{f"w{number}": number for number in range(1, 64)}}
+    frequent = [word for word, _ in Counter(text.split()).most_common(63)]
+    words = {"<unk>": 0, **{w: n for n, w in enumerate(frequent or [f"w{n}" for n in range(1, 64)], 1)}}
     tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>").save_pretrained(path)

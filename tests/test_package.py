@@ -143,7 +143,7 @@ def test_a_reader_types_the_readme_beside_nothing_but_the_page(
     page = tmp_path / "README.md"
     page.write_text((ROOT / "README.md").read_text("utf-8"), "utf-8")
     home = tmp_path_factory.mktemp("home")
-    fetch_small_models(home, set(re.findall(r"HuggingFaceTB/[\w.-]+", page.read_text("utf-8"))))
+    fetch_small_models(home, page.read_text("utf-8"))
     words = {"sh": ["bash", "-ec"], "python": ["python", "-c"], "pycon": ["python", "-c"]}
     typed = steps(page.read_text("utf-8"))
     assert typed[0].typed == "pip install joma"
@@ -167,15 +167,16 @@ def test_a_reader_types_the_readme_beside_nothing_but_the_page(
     assert where.stdout.startswith(str(alone))
 
 
-def fetch_small_models(home: Path, names: set[str]) -> None:
-    """Into the hub's cache, as its own client lays it out: small ones in the place of those of the names."""
+def fetch_small_models(home: Path, page: str) -> None:
+    """Into the hub's cache, as its own client lays it out: small ones for those that a page names."""
+    names = set(re.findall(r"HuggingFaceTB/[\w.-]+", page))
     assert names
     for name in names:
         revision = "0" * 40
         folder = home / "hub" / f"models--{name.replace('/', '--')}"
         (folder / "refs").mkdir(parents=True)
         (folder / "refs" / "main").write_text(revision)
-        save_small_model(folder / "snapshots" / revision, layers=2)
+        save_small_model(folder / "snapshots" / revision, layers=2, text=page)
 
 
 def typed(given: dict[str, str], where: Path, *words: str) -> str:
@@ -251,7 +252,7 @@ EXTRAS = {
         for part in ("header", "kv_data", "tensors"):
             getattr(writer, f"write_{part}_to_file")()
         writer.close()
-        words = "joma probe m.gguf --weights --quiet --json".split()
+        words = "python -m joma probe m.gguf --weights --quiet --json".split()
         print(b"stable_rank" in subprocess.run(words, check=True, capture_output=True).stdout)
     """,
     "lightning": """
@@ -275,7 +276,7 @@ EXTRAS = {
         import distributed, subprocess
         with distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
             place = "dask://127.0.0.1:" + cluster.scheduler.address.rpartition(":")[2]
-            subprocess.run(["joma", "run", "fig4", "--executor", place, "--quiet"], check=True)
+            subprocess.run(f"python -m joma run fig4 --executor {place} --quiet".split(), check=True)
         print(True)
     """,
     "ray": """
@@ -283,7 +284,7 @@ EXTRAS = {
         words = "--head --port 0 --num-cpus 1 --ray-client-server-port 23456 --include-dashboard false"
         subprocess.run(["ray", "start", *words.split()], check=True, stdout=subprocess.DEVNULL)
         try:
-            words = "joma run fig4 --executor ray://127.0.0.1:23456 --quiet --overwrite"
+            words = "python -m joma run fig4 --executor ray://127.0.0.1:23456 --quiet --overwrite"
             subprocess.run(words.split(), check=True)
         finally:
             subprocess.run(["ray", "stop", "--force"], check=True, stdout=subprocess.DEVNULL)

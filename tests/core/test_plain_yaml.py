@@ -27,3 +27,12 @@ def test_a_number_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("9" * 5000)
     with pytest.raises(InputError, match="is not YAML"):
         read_yaml(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize(
+    "text", ["!!int ''", "!!float ''", "!!bool x", "!!timestamp x", "!!binary é", "!!set x"]
+)
+def test_a_tag_that_its_value_does_not_fit_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(f"seed: {text}")
+    with pytest.raises(InputError, match="is not YAML"):
+        read_yaml(tmp_path / "a.yaml")

@@ -9,6 +9,7 @@ from joma.checkpoints.omissions import is_whole, left_out
 from joma.cli.words.options import InstrumentOptions, JobCall
 from joma.core.errors import one_line
 from joma.core.files import Json, user_path
+from joma.core.printing import one_line_of
 from joma.instruments.base import Instrument
 from joma.instruments.probe import ProbeSettings
 from joma.report.page import write_report
@@ -38,7 +39,7 @@ def do(call: JobCall) -> int:
     elif isinstance(job, Instrument) and isinstance(options, InstrumentOptions) and options.csv:
         print(run.tables[job.main_table()].to_csv(index=False), end="")
     else:
-        print("\n".join(filter(None, [job.terminal_text(run.tables), run_as_text(run), str(made)])))
+        print("\n".join(filter(None, [job.terminal_text(run.tables), run_as_text(run), one_line_of(made)])))
     lacking = job.list_missing(run.tables)
     if lacking:
         print("\n".join(["joma: not measured:", *map(one_line, lacking)]), file=sys.stderr)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import joma
+from command_line import called
 from joma.core.errors import RunDirectoryError
 from joma.instruments.monitor import folder as folders
 from joma.instruments.monitor.folder import Folder, read_table
@@ -293,3 +294,88 @@ def test_parts_are_merged_and_a_long_record_opens_at_once(
     assert table["step"].is_monotonic_increasing
     assert opened < 0.5
     assert opened + read < 4  # seconds of all threads
+
+
+class Breaking(Block):
+    """Is out of memory at its end, once."""
+
+    breaks = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = super().forward(x)
+        if self.breaks:
+            self.breaks = False
+            raise torch.OutOfMemoryError("out of memory")
+        return x
+
+
+class Retrying(Net):
+    """Tries a layer again, on less, where it is out of memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[0] = Breaking()
+
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            x = self.layers[0](100 * x if self.layers[0].breaks else x)
+        except torch.OutOfMemoryError:
+            x = self.layers[0](x)
+        return self.layers[1](x)
+
+
+def test_a_part_of_a_pass_that_raised_does_not_count() -> None:
+    def tables(breaks: bool) -> pd.DataFrame:
+        torch.manual_seed(0)
+        model = Retrying()
+        model.layers[0].breaks = breaks
+        with Monitor(model, every=1, ranks_every=None) as monitor:
+            monitor.step(0, loss=model(batch()).sum())
+        return monitor.table()
+
+    pd.testing.assert_frame_equal(tables(True), tables(False))
+
+
+def test_a_pass_whose_backward_pass_raised_does_not_count() -> None:
+    """One before it does: gradients are accumulated."""
+
+    def tables(breaks: bool) -> pd.DataFrame:
+        model = net()
+        with Monitor(model, every=1, ranks_every=None) as monitor:
+            model(batch(2)).sum().backward()
+            if breaks:
+                output = model(100 * batch(7))
+                output.register_hook(lambda gradient: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    output.sum().backward()
+            loss = model(batch()).sum()
+            loss.backward()
+            monitor.step(0, loss=loss, grad_norm=1.0)
+        return monitor.table()
+
+    pd.testing.assert_frame_equal(tables(True), tables(False))
+
+
+def test_what_the_log_says_holds_no_control_character(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Module()
+    model.add_module("x\x1b[31m\rE\u202e", nn.ModuleList([Block(), Block()]))
+    model.forward = lambda x: next(model.children())[0](x)  # type: ignore[method-assign]
+    with caplog.at_level(logging.INFO, "joma"), Monitor(model, every=1, ranks_every=None) as monitor:
+        loss = model(torch.full((3, 5, WIDTH), float("inf"))).sum()
+        monitor.step(0, loss=loss)
+    said = [record.getMessage() for record in caplog.records]
+    assert any(r"x\x1b[31m E\u202e" in one for one in said)
+    assert not [one for one in said if not one.isprintable()]
+
+
+@pytest.mark.parametrize("every", [0, -1, "x", None, 1.5])
+def test_a_cadence_that_is_none_is_named(every: object, tmp_path: Path) -> None:
+    model = net()
+    with Monitor(model, every=1, folder=tmp_path, ranks_every=None) as monitor:
+        monitor.step(0, loss=model(batch()).sum())
+    facts = json.loads((tmp_path / "monitor.json").read_text())
+    (tmp_path / "monitor.json").write_text(json.dumps(facts | {"every": every}))
+    done = called(["monitor", str(tmp_path)])
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "steps were looked at" in done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import astuple
 from functools import partial
@@ -15,7 +14,7 @@ from torch.optim.optimizer import Optimizer
 
 from joma.instruments.monitor.alarms.judge import Judge
 from joma.instruments.monitor.alarms.messages import Message
-from joma.instruments.monitor.guard import Guard
+from joma.instruments.monitor.guard import LOG, Guard
 from joma.instruments.monitor.measuring.blocks import Block
 from joma.instruments.monitor.measuring.gauge import READ_EVERY, Gauge
 from joma.instruments.monitor.measuring.look import Observation
@@ -23,8 +22,6 @@ from joma.instruments.monitor.measuring.products import AttentionPlace, attended
 from joma.instruments.monitor.measuring.rows import BETWEEN, frame, summary
 from joma.instruments.monitor.record import Record
 from joma.instruments.monitor.sinks import Destination
-
-_log = logging.getLogger("joma")
 
 
 class Between:
@@ -114,4 +111,4 @@ def say_when(judge: Judge, following: int, every: int, planned: int | None, guar
     if not in_time:
         guard.say("the monitor", words)
     elif words:
-        _log.info("joma: %s", words)
+        LOG.info("joma: %s", words)

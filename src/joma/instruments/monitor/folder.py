@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import torch
 from filelock import FileLock, Timeout
 
-from joma.core.errors import InputError, RunDirectoryError, first_line
+from joma.core.errors import InputError, RunDirectoryError, abbreviate, first_line
 from joma.core.files import digest_of, parse_json, read_bytes, refuse_irregular, whole_file, write_text
 from joma.core.version import __version__
 from joma.instruments.monitor.alarms.messages import Message
@@ -302,6 +302,12 @@ def read_facts(path: Path) -> dict[str, Any]:
         raise RunDirectoryError(
             f"{path} was written in version {facts.get('version')} of a monitor's folder, and this joma "
             f"reads versions {_READABLE[0]} to {VERSION}; read it with the joma that wrote it."
+        )
+    every = facts.get("every")
+    if not (isinstance(every, int) and every > 0):
+        raise RunDirectoryError(
+            f"{path / _FACTS} says that every {abbreviate(repr(every))} steps were looked at, which is no "
+            "number of steps: it was edited, or is damaged."
         )
     return facts
 

@@ -6,8 +6,19 @@ import logging
 from collections.abc import Callable
 
 from joma.core.errors import one_line, words_of
+from joma.core.printing import one_line_of
 
-_log = logging.getLogger("joma")
+
+class _Harmless(logging.Filter):
+    """Whatever a record says, it is one line without control characters."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = one_line_of(record.getMessage()), ()
+        return True
+
+
+LOG = logging.getLogger("joma")
+LOG.addFilter(_Harmless())
 
 
 class Guard:
@@ -29,4 +40,4 @@ class Guard:
         """One line, once for each reason."""
         if reason not in self._said:
             self._said.add(reason)
-            _log.warning("joma: %s: %s", what, one_line(reason))
+            LOG.warning("joma: %s: %s", what, one_line(reason))

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from joma.core.errors import InputError, nearest
 from joma.instruments.monitor.alarms.messages import Message
+from joma.instruments.monitor.guard import LOG
 
 Numbers = Mapping[str, float]
 Sink = Callable[..., Any]
 """Takes ``(step, numbers)`` or ``(numbers, step)``, as its signature says."""
 _TRACKERS = ("mlflow", "tensorboard", "trackio", "wandb")
 _FAILURES = 3
-_log = logging.getLogger("joma")
 
 
 @runtime_checkable
@@ -162,6 +161,6 @@ class Destination:
         except Exception as error:  # whatever a tracker raises must not end a training run
             self._failures += 1
             last = " It is not tried again." if self._failures == _FAILURES else ""
-            _log.warning("joma: the log refused step %d (%s: %s).%s", step, type(error).__name__, error, last)
+            LOG.warning("joma: the log refused step %d (%s: %s).%s", step, type(error).__name__, error, last)
         else:
             self._failures = 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,7 @@ from joma.instruments.watch.padding import (
     length_of,
     mask_places,
     parameters_of,
+    shapes_of,
     tensors_of_tokens,
     tokens_kept,
     tokens_of,
@@ -81,6 +84,10 @@ class _Stream:
 class _RunningModule:
     name: str
     module: nn.Module
+    handled: BaseException | None = None
+    """The exception around it, of code that tries it again."""
+    mark: tuple[int, ...] = ()
+    """What the watch had seen before it."""
     paddings: list[_Padding] = field(default_factory=list)
     shapes: set[tuple[int, ...]] = field(default_factory=set)
     """Of what it and the modules in it were called with."""
@@ -214,6 +221,20 @@ def _batch(shape: tuple[int, ...], queries: int, keys: int) -> int:
     return shape[0]
 
 
+class PassWatcher(Protocol):
+    """What is told of a model's passes."""
+
+    def _pass_started(self, module: nn.Module) -> None: ...
+
+    def _pass_ended(self, whole: bool = True) -> None: ...
+
+    def _mark(self) -> tuple[int, ...]: ...
+
+    def _module_raised(self, mark: tuple[int, ...]) -> None: ...
+
+    def _fail(self, error: Exception) -> None: ...
+
+
 class Owners:
     """Keeps the stack of a model's running modules by global forward hooks, and leaves it as found.
 
@@ -226,9 +247,7 @@ class Owners:
     def __init__(
         self,
         model: nn.Module,
-        started: Callable[[nn.Module], None],
-        ended: Callable[[], None],
-        failed: Callable[[Exception], None],
+        watch: PassWatcher,
         lineage: Lineage,
     ) -> None:
         self.names = {
@@ -236,7 +255,7 @@ class Owners:
             for name, module in model.named_modules()
         }
         self.model = model
-        self.started, self.ended, self.failed = started, ended, failed
+        self.watch = watch
         self.lineage = lineage
         self.running: list[_RunningModule] = []
         self.streams: list[_Stream] = []
@@ -295,27 +314,33 @@ class Owners:
         try:
             if not self.running:
                 self.streams = []
-                self.started(module)
-            shapes = _shapes(args)
+                self.watch._pass_started(module)
+            shapes = shapes_of(args)
         except Exception as error:  # the model's own pass goes on
-            self.failed(error)
+            self.watch._fail(error)
         for running in self.running[-1:]:
             running.shapes |= shapes
-        self.running.append(_RunningModule(name, module, shapes=shapes))
+        entered = _RunningModule(name, module, sys.exception(), self.watch._mark(), shapes=shapes)
+        self.running.append(entered)
         self.entered[name] = module
 
     def _leave(self, module: nn.Module, args: tuple[Argument, ...], output: Argument) -> None:
         if id(module) not in self.names or not self.here:
             return
-        # A module that raised may have left its inner ones on the stack.
-        while self.running:
-            if self.running.pop().module is module:
-                break
+        whole = True
         try:
+            # A module that raised may have left its inner ones on the stack.
+            while self.running:
+                left = self.running.pop()
+                if left.module is module:
+                    whole = sys.exception() is left.handled
+                    if not whole:
+                        self.watch._module_raised(left.mark)
+                    break
             if not self.running:
-                self.ended()
+                self.watch._pass_ended(whole)
         except Exception as error:
-            self.failed(error)
+            self.watch._fail(error)
 
     def _take_padding(
         self,
@@ -330,7 +355,7 @@ class Owners:
         running = self.running[-1]
         given = {**dict(zip(parameters_of(type(module)), args, strict=False)), **kwargs}
         try:
-            running.shapes |= _shapes(given.values())
+            running.shapes |= shapes_of(given.values())
             for name in places:
                 mask = given.get(name)
                 if not isinstance(mask, Tensor) or mask.ndim != 2:
@@ -341,7 +366,7 @@ class Owners:
                     sources = self.lineage.of(tokens).sources
                     running.paddings.append(_Padding(rows, sources, length_of(tokens, rows)))
         except Exception as error:
-            self.failed(error)
+            self.watch._fail(error)
 
     def _take_hints(self, module: nn.Module, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
         if self.here:
@@ -372,8 +397,3 @@ class Owners:
 def in_backward() -> bool:
     """Whether autograd is running a backward pass in this thread."""
     return bool(torch._C._current_graph_task_id() != -1)
-
-
-def _shapes(values: Iterable[Argument]) -> set[tuple[int, ...]]:
-    found = (one for one in values if isinstance(one, Tensor) and not one.is_nested)
-    return {tuple(one.shape) for one in found if one.ndim > 1}

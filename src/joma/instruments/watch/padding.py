@@ -137,3 +137,9 @@ def mask_places(module: nn.Module) -> list[str]:
     """The inputs of a module that are padding masks by their names."""
     parameters = parameters_of(type(module))
     return [name for name in (*KEPT_ROWS, *PADDED_ROWS) if name in parameters]
+
+
+def shapes_of(values: Iterable[Argument]) -> set[tuple[int, ...]]:
+    """Of the tensors among the arguments of a module, those of vectors aside."""
+    found = (one for one in values if isinstance(one, Tensor) and not one.is_nested)
+    return {tuple(one.shape) for one in found if one.ndim > 1}

@@ -10,6 +10,7 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
 from torch import Tensor, nn
 
 from joma.core.errors import InputError, words_of
@@ -51,7 +52,8 @@ def watch(
     float32 or better whatever its dtype, without its attention matrices where its attention has none.
     Dropout on the probabilities is not part of the distribution. A compiled model runs uncompiled
     while it is watched (``torch.compiler.set_stance("force_eager")``), so there the outputs are those
-    of the uncompiled model. The repeated forward pass of gradient checkpointing is not counted.
+    of the uncompiled model. The repeated forward pass of gradient checkpointing is not counted, nor is one
+    that is traced or exported, whose tensors have no values. A pass that raises keeps what had run of it.
 
     Padding is left out: rows of tokens that no query sees, the token's own neither, however the model was
     told of them (a mask of any name, lengths, a dictionary); the same tokens where they ask others (cross
@@ -124,7 +126,7 @@ class Watch:
         self.step = 0
         self._model_name = type(model).__name__
         self._lineage = Lineage((*model.parameters(), *model.buffers()))
-        self._owners = Owners(model, self._pass_started, self._pass_ended, self._fail, self._lineage)
+        self._owners = Owners(model, self, self._lineage)
         self._mode: AttentionMode | None = None
         self._records: list[Record] = []
         self._coverage = Coverage()
@@ -134,6 +136,7 @@ class Watch:
         self._suppressed = 0
         self._depth = 0
         self._stack: ExitStack | None = None
+        self._computes = True
         self._failure = ""
         """What went wrong in the watching itself; from there on nothing is watched."""
 
@@ -176,21 +179,30 @@ class Watch:
     # What is reported while the model runs
 
     def _pass_started(self, module: nn.Module) -> None:
+        self._computes = _computes()
         self._current = self.step
-        self.step += 1
+        self.step += self._computes
         self._lineage.begin()
 
-    def _pass_ended(self) -> None:
+    def _pass_ended(self, whole: bool = True) -> None:
         self._lineage.inside = False
+        self._computes = True
         if self._mode is not None:
             self._mode.candidates.flush()
+
+    def _mark(self) -> tuple[int, ...]:
+        """What ``_module_raised`` may go back to."""
+        return ()
+
+    def _module_raised(self, mark: tuple[int, ...]) -> None:
+        """A module raised before its end: what was seen in it was computed, and is kept."""
 
     def _fail(self, error: Exception) -> None:
         """The model's own pass goes on; ``table`` raises."""
         self._failure = self._failure or words_of(error)
 
     def _active(self) -> bool:
-        return not self._failure and not self._suppressed and self._owners.here
+        return self._computes and not self._failure and not self._suppressed and self._owners.here
 
     def _asked_for(self, name: str) -> bool:
         return self.layers is None or self.layers(name)
@@ -367,3 +379,12 @@ class Watch:
             f"no attention was seen in {self._model_name}: neither a scaled-dot-product kernel nor a softmax "
             "whose probabilities enter a matrix product; watch a model that has attention."
         )
+
+
+def _computes() -> bool:
+    """Whether tensors have values now: not while a graph is traced or exported, or shapes alone are
+    followed.
+    """
+    kinds = torch._C._TorchDispatchModeKey
+    followed = (torch._C._get_dispatch_mode(kind) for kind in (kinds.FAKE, kinds.PROXY))
+    return not (torch._C._get_tracing_state() is not None or torch.compiler.is_compiling() or any(followed))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 from joma.core.errors import InputError
 from joma.instruments.monitor.alarms.messages import Message
+from joma.instruments.monitor.guard import LOG
 from joma.instruments.monitor.sinks import Destination
 
 Act = Literal["log", "warn", "stop", "qk_clip", "lower_rate", "lower_qk_rate", "restore"]
@@ -16,7 +16,6 @@ OnAlarm = Act | Callable[[Message], None] | Sequence[Act | Callable[[Message], N
 ACTS = ("qk_clip", "lower_rate", "lower_qk_rate", "restore")
 """What is done to the model or its optimizer; all else tells or stops."""
 _WORDS = ("log", "warn", "stop")
-_log = logging.getLogger("joma")
 
 
 class StopTraining(Exception):
@@ -60,7 +59,7 @@ class Teller:
             if "warn" in ways:
                 warnings.warn(message.sentence(), stacklevel=4)
             elif "log" in ways or not any(map(callable, ways)):
-                _log.warning("joma: %s", message.sentence())
+                LOG.warning("joma: %s", message.sentence())
 
     def stopper(self, messages: Sequence[Message]) -> Message | None:
         """The first of them that ends the training."""

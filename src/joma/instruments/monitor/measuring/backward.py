@@ -29,15 +29,21 @@ class Backwards:
 
     Args:
         norm: of the gradients that are there.
+        ended: told that a backward pass is over, and whether it was whole (False: it raised).
         failed: told what went wrong; the training goes on.
     """
 
-    def __init__(self, norm: Callable[[], Tensor | None], failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        norm: Callable[[], Tensor | None],
+        ended: Callable[[bool], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
         self.roots: list[Tensor] = []
         """The scalars that were differentiated."""
         self.norm: Tensor | None = None
         """Of the gradients right after the last backward pass."""
-        self._norm, self._failed = norm, failed
+        self._norm, self._ended, self._failed = norm, ended, failed
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
@@ -60,7 +66,15 @@ class Backwards:
             roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
             self.roots += [root.detach().clone() for root in roots if root.numel() == 1]
             self.norm = self._norm()
+            self._ended(True)
         except Exception as error:  # nothing in a monitor may end a training run
+            self._failed(error)
+
+    def raised(self) -> None:
+        """A backward pass raised."""
+        try:
+            self._ended(False)
+        except Exception as error:
             self._failed(error)
 
     def factor(self, loss: float | None) -> float:
@@ -113,6 +127,11 @@ class Backwards:
 def _backward(tensors: Any, *args: Any, **named: Any) -> None:
     assert _original is not None
     nested = in_backward()  # a checkpoint's, within the real one
-    _original(tensors, *args, **named)
+    try:
+        _original(tensors, *args, **named)
+    except BaseException:
+        for one in [] if nested else list(_open):
+            one.raised()
+        raise
     for one in [] if nested else list(_open):
         one.ran(tensors)

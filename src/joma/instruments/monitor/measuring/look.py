@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -55,7 +54,8 @@ Sums = tuple[tuple[str, Block], tuple[Tensor, Tensor, Tensor]]
 class _TrainingWatch(Watch):
     """A watch of the passes that learn: in training mode, with gradients. Others leave nothing behind.
 
-    Nor does a pass that raised, or one that computes nothing (a graph that is traced or exported).
+    Nor does a pass, a part of one or a backward pass that raised: what it had left is taken back, and a loop
+    may try it again. Nor one that computes nothing (a graph that is traced or exported).
     """
 
     learns = False
@@ -64,34 +64,47 @@ class _TrainingWatch(Watch):
     """How many there were."""
     masks: Mapping[str, Tensor] = {}
     """The padding that the pass was told, by the argument's name."""
-    _handled: BaseException | None = None
-    """The exception around the pass, of a loop that tries it again."""
 
     def __init__(self, model: nn.Module, **settings: Any) -> None:
         super().__init__(model, **settings)
         self.within: list[bool] = []
         """Of each block that runs whether gradients get to it, the innermost last."""
         self.sums: list[Sums] = []
-        self._before: tuple[dict[str, Entry], int] = {}, 0
+        self._before: dict[str, Entry] = {}
+        self._settled = self._mark()
+        """What there was after the last whole backward pass."""
 
     def _pass_started(self, module: nn.Module) -> None:
         # What generates, or evaluates without leaving training mode, learns nothing.
-        self.learns = module.training and torch.is_grad_enabled() and _computes()
         super()._pass_started(module)
+        self.learns = module.training and torch.is_grad_enabled() and self._computes
         self.masks, self.within = {}, []
-        self._handled = sys.exception()
-        self._before = {name: replace(one) for name, one in self._coverage.entries.items()}, len(self.sums)
+        self._before = {name: replace(one) for name, one in self._coverage.entries.items()}
 
-    def _pass_ended(self) -> None:
-        learned = self.learns
-        super()._pass_ended()
-        self.learns = False
-        if learned and sys.exception() is not self._handled:
-            self._records = [record for record in self._records if record.step != self._current]
-            self._coverage.entries, kept = self._before
-            del self.sums[kept:]
+    def _pass_ended(self, whole: bool = True) -> None:
+        learned, self.learns = self.learns, False
+        super()._pass_ended(whole)
+        if learned and not whole:
+            self._coverage.entries = self._before
         else:
             self.passes += learned
+
+    def _mark(self) -> tuple[int, ...]:
+        return len(self._records), len(self.sums), len(self.within), self.passes
+
+    def _module_raised(self, mark: tuple[int, ...]) -> None:
+        records, sums, within, self.passes = mark
+        for record in self._records[records:]:
+            self._calls[record.step, record.module] -= 1
+            self._coverage.take_back(record.module)
+        del self._records[records:], self.sums[sums:], self.within[within:]
+
+    def backward_ended(self, whole: bool) -> None:
+        """Where it raised, the passes since the last one were for nothing."""
+        if whole:
+            self._settled = self._mark()
+        else:
+            self._module_raised(self._settled)
 
     def _active(self) -> bool:
         return self.learns and (not self.within or self.within[-1]) and super()._active()
@@ -140,7 +153,7 @@ class Look:
         self._watch = _TrainingWatch(
             model, statistics=statistics, layers=layers, rows=rows, reduce="none", tolerance=None
         )
-        self.backwards = Backwards(norm, self._watch._fail)
+        self.backwards = Backwards(norm, self._watch.backward_ended, self._watch._fail)
         self._model = model
         self._blocks = blocks
         self._stepped = stepped
@@ -284,15 +297,6 @@ def _join_passes(passes: list[Observation]) -> Observation:
         joined = (values.nan_to_num() * counts).sum(dim=0) / counts.sum(dim=0)
     total = counts.sum(dim=0)
     return replace(first, values=torch.where(total > 0, joined, torch.nan), counts=total)
-
-
-def _computes() -> bool:
-    """Whether tensors have values now: not while a graph is traced or exported, or shapes alone are
-    followed.
-    """
-    kinds = torch._C._TorchDispatchModeKey
-    followed = (torch._C._get_dispatch_mode(kind) for kind in (kinds.FAKE, kinds.PROXY))
-    return not (torch._C._get_tracing_state() is not None or torch.compiler.is_compiling() or any(followed))
 
 
 def _is_mask(given: Argument) -> TypeGuard[Tensor]:
