@@ -274,8 +274,9 @@ EXTRAS = {
     """,
     "dask": """
         import distributed, subprocess
-        with distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
-            place = "dask://127.0.0.1:" + cluster.scheduler.address.rpartition(":")[2]
+        words = dict(processes=False, protocol="tcp", dashboard_address=None)
+        with distributed.LocalCluster(n_workers=1, **words) as cluster:
+            place = "dask://127.0.0.1:" + cluster.scheduler_address.rpartition(":")[2]
             subprocess.run(f"python -m joma run fig4 --executor {place} --quiet".split(), check=True)
         print(True)
     """,

@@ -46,6 +46,28 @@ def test_a_compressed_archive_is_refused(record: str, how: int, weight: Tensor, 
         ranks(path)
 
 
+def test_a_directory_that_denies_the_compression_is_not_believed(weight: Tensor, tmp_path: Path) -> None:
+    path = packed(tmp_path / "a.pt", {f"{UP}.weight": weight}, {"data/0": DEFLATED})
+    content = bytearray(path.read_bytes())
+    at = content.find(b"PK\x01\x02")
+    while at >= 0:  # every entry of the directory at the end
+        content[at + 10 : at + 12] = b"\0\0"
+        at = content.find(b"PK\x01\x02", at + 4)
+    path.write_bytes(bytes(content))
+    with pytest.raises(InputError, match=r"is compressed, and torch\.save compresses nothing"):
+        ranks(path)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_record_that_stands_twice_is_refused(weight: Tensor, tmp_path: Path) -> None:
+    path = packed(tmp_path / "a.pt", {f"{UP}.weight": weight}, {})
+    with zipfile.ZipFile(path, "a") as archive:
+        (name,) = (one for one in archive.namelist() if one.endswith("data/0"))
+        archive.writestr(name, bytes(24 * 8 * 4))
+    with pytest.raises(InputError, match="two records of the archive have one name"):
+        ranks(path)
+
+
 def test_an_archive_packed_again_without_compression_is_read(weight: Tensor, tmp_path: Path) -> None:
     path = packed(tmp_path / "a.pt", {f"{UP}.weight": weight}, {})
     assert values(ranks(path)) == near(rank_of(weight))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
+import joma
 from joma.core.errors import InputError
 from joma.instruments.reading import loading
 from joma.instruments.reading.loading import load_model, resolve
@@ -148,3 +151,21 @@ def test_messages_and_bars_of_transformers_are_as_before(folder: Path) -> None:
     load_model(folder)
     assert (messages.get_verbosity(), messages.is_progress_bar_enabled()) == before
     assert loading.DTYPES["float32"] == torch.float32
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_hidden_layers": 10**9}, {"vocab_size": 10**12}])
+def test_settings_of_more_weights_than_the_files_hold_are_refused_before_any_is_drawn(
+    settings: dict[str, int], folder: Path, tmp_path: Path
+) -> None:
+    """By its defaults a Llama has 27 GB, which a folder of a kilobyte would ask for."""
+    save_file({"model.layers.0.mlp.up_proj.weight": torch.randn(24, 8)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"} | settings))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match=r"describes a model of [\d,]+ (weights|layers), and the files hold"):
+        load_model(tmp_path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
+
+
+def test_a_text_that_is_missing_is_told_before_a_model_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no text\.txt cannot be read"):
+        joma.probe(tmp_path / "no model", tmp_path / "no text.txt")

@@ -7,7 +7,7 @@ import importlib.util
 import math
 import pickle
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -233,12 +233,14 @@ def _check_archive(path: Path) -> None:
         ) from error
     if records and all(record.filename.endswith(".npy") for record in records):
         raise InputError(f"{path} is an archive of NumPy (.npz); {_SAVE_BY_TORCH}.")
-    if any(record.compress_type != zipfile.ZIP_STORED for record in records):
+    if any(record.compress_type != zipfile.ZIP_STORED for record in records) or _packed(path, records):
         raise InputError(
             f"{path} is compressed, and torch.save compresses nothing; unpack it and pack it again "
             "without compression (zip -0), or save it again."
         )
     size = path.stat().st_size
+    if len({record.filename for record in records}) < len(records):
+        raise _damage_error(path, "two records of the archive have one name")
     for record in records:
         if record.file_size > size or record.header_offset > size:
             raise _damage_error(
@@ -249,6 +251,17 @@ def _check_archive(path: Path) -> None:
                 f"{path}: its data.pkl has {record.file_size:,} bytes, more than "
                 f"{_LONGEST_PICKLE:,}; save only the state_dict."
             )
+
+
+def _packed(path: Path, records: Sequence[zipfile.ZipInfo]) -> bool:
+    """Whether a record is compressed by what stands before it, whatever the directory at the end says."""
+    with open(path, "rb") as file:
+        for record in records:
+            file.seek(record.header_offset)
+            head = file.read(10)
+            if head[:4] == b"PK\x03\x04" and head[8:10] != b"\0\0":
+                return True
+    return False
 
 
 def _first_sentence(error: BaseException) -> str:

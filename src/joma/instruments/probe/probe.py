@@ -13,6 +13,7 @@ from torch import nn
 
 from joma.checkpoints.ranks import weight_ranks
 from joma.core.errors import InputError, JomaError, UnfinishedError, nearest
+from joma.core.files import regular
 from joma.core.progress import Progress
 from joma.instruments.probe import ProbeSettings
 from joma.instruments.probe.sections.attention import STATISTICS, AttentionSection
@@ -138,6 +139,8 @@ def probe(
     progress = progress or Progress()
     if (text is None) == (batches is None):
         raise InputError("probe needs a text or batches (a model's inputs, ready and by name), and not both.")
+    if isinstance(text, Path):
+        regular(text)  # before a model is loaded
     ready = None if batches is None else ReadyInputs(tuple(map(ReadyBatch.of, batches)))
     if ready is not None and not ready.batches:
         raise InputError("batches is empty in probe; give at least one, such as {'pixel_values': ...}.")

@@ -19,6 +19,7 @@ from joma.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from joma.checkpoints.in_memory import weights_of
 from joma.core.errors import InputError, abbreviate, first_line, foreign
 from joma.core.files import LONGEST_CONFIG, LONGEST_INDEX, is_there, parse_json, read_bytes, user_path
+from joma.instruments.reading.amount import check_amount
 from joma.instruments.reading.passes import device_of
 from joma.instruments.reading.remarks import without_remarks_on_import
 
@@ -160,7 +161,7 @@ def _from_hub(name: str, revision: str | None) -> Path:
 def _from_disk(path: Path, dtype: torch.dtype | None, trust: bool) -> nn.Module:
     import transformers
 
-    open_checkpoint(path)  # refuses what is damaged or would run code, unread
+    held = open_checkpoint(path)  # refuses what is damaged or would run code, unread
     gguf_file: dict[str, str] = {}
     folder = path
     if path.is_file():
@@ -190,6 +191,8 @@ def _from_disk(path: Path, dtype: torch.dtype | None, trust: bool) -> nn.Module:
             kind = transformers.AutoModelForCausalLM
         elif trust and "AutoModel" in code and "AutoModelForCausalLM" not in code:
             kind = transformers.AutoModel
+        if not gguf_file and not code:
+            check_amount(held, config, kind, folder)
         loaded: Any = kind.from_pretrained(
             folder, dtype=dtype or "auto", output_loading_info=True, trust_remote_code=trust, **gguf_file
         )
@@ -198,6 +201,8 @@ def _from_disk(path: Path, dtype: torch.dtype | None, trust: bool) -> nn.Module:
         raise InputError(
             f"{path} does not fit into memory; choose dtype bfloat16, or another device."
         ) from error
+    except InputError:
+        raise
     except Exception as error:  # of many libraries, all of one meaning here
         raise InputError(
             f"{path}: transformers cannot build this model ({type(error).__name__}: {first_line(error)}); "

@@ -54,8 +54,8 @@ class WhyBounce(TrainsDecoders):
 
     The preset ``quick`` reads single characters of the World English Bible, where the dip comes early and
     little noise hides it; ``second-text`` reads the Python reference; ``pre-norm`` puts the norms before
-    attention and MLP and takes rotary positions; ``words`` is the decoder of ``fig6`` with its 500 words,
-    and freezes before and after the dip, too.
+    attention and MLP and takes rotary positions; ``times`` freezes before and after the dip, too, and so
+    does ``words``, the decoder of ``fig6`` with its 500 words.
 
     Tables: ``bounces`` (dip, end and residual of each seed), ``sets`` (shares of the rise), ``forces``
     (nats by set, in the fall and in the rise), ``losses`` (of branches that change the entropy, less the
@@ -64,11 +64,19 @@ class WhyBounce(TrainsDecoders):
 
     title = "Interventions at the dip of a decoder's attention entropy: what makes the bounce"
     reproduces = "JoMA Fig. 6 (a question to it)"
-    cost = {"quick": "3 min", "second-text": "3 min", "pre-norm": "3 min", "words": "1 h", "paper": "days"}
+    cost = {
+        "quick": "3 min",
+        "second-text": "3 min",
+        "pre-norm": "3 min",
+        "times": "5 min",
+        "words": "1 h",
+        "paper": "days",
+    }
     presets = {
         "quick": {},
         "second-text": {"corpus": "python-reference"},
         "pre-norm": {"decoder": PRE_NORM},
+        "times": {"times": TIMES},
         "words": {
             "tokenizer": "words",
             "vocabulary_size": 500,
