@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from joma.instruments.monitor.folder import read_table
+from joma.instruments.monitor.measuring import processes
 from joma.instruments.monitor.measuring.look import RESIDUAL
 from joma.instruments.monitor.measuring.processes import over_ranks
 from joma.instruments.monitor.monitor import Monitor, StopTraining
@@ -57,9 +58,13 @@ def process(kind: str, rank: int, port: int, folder: str) -> None:
         model = torch.nn.parallel.DistributedDataParallel(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     stops = kind == "stop"
+    if kind in ("absent", "cadence", "more"):
+        processes._PATIENCE = processes._LATEST = 3.0
+    if kind == "more" and rank == 0:
+        Monitor(torch.nn.TransformerEncoderLayer(16, 2, 32), every=2)
     monitor = Monitor(
         model,
-        every=2,
+        every=2 + rank * (kind == "cadence"),
         folder=folder,
         ranks_every=1 if kind == "sharded" else None,
         on_alarm="stop" if stops else "log",
@@ -69,13 +74,14 @@ def process(kind: str, rank: int, port: int, folder: str) -> None:
             if kind == "blind" and rank == 1 and step == 2:
                 monitor._shut_look()  # this process will have seen nothing at this step
             loss = one(model, optimizer, ids[2 * rank : 2 * rank + 2])
-            monitor.step(step, loss=loss * torch.nan if stops and rank == 1 and step == 1 else loss)
+            if not (kind == "absent" and rank == 1 and step > 0):
+                monitor.step(step, loss=loss * torch.nan if stops and rank == 1 and step == 1 else loss)
         assert not stops, "the loss of one process is no number, and nobody stopped"
     if kind == "blind":
         continued = Monitor(model, every=2, folder=folder, ranks_every=None)
         assert continued.last == STEPS - 1  # where one process alone has a folder
         continued.close()
-    nothing = over_ranks(pd.DataFrame())
+    nothing = over_ranks([pd.DataFrame()] * 2)
     assert nothing.empty
     dist.barrier()
     sys.stderr.flush()
@@ -129,12 +135,24 @@ def test_two_processes_measure_what_one_does(tmp_path: Path) -> None:
     assert set(half["count"]) == {2 * 12}
 
 
+@pytest.mark.parametrize("kind", ["absent", "cadence", "more"])
+def test_nobody_waits_for_a_process_that_looks_at_something_else_or_not_at_all(
+    kind: str, tmp_path: Path
+) -> None:
+    two, said = in_two(kind, tmp_path / "two")
+    alone = two.query("step == 2 and metric == 'attention_entropy'")
+    assert set(alone["count"]) == {2 * 12}
+    assert "not every one of the 2 processes" in said
+    assert ("call step() in every process" in said) == (kind == "absent")
+
+
 def test_sharded_weights_are_measured_where_all_of_them_are_there(tmp_path: Path) -> None:
     two, said = in_two("sharded", tmp_path / "two")
     agree(in_one(tmp_path / "one"), two, looks=2)
     assert not set(two["metric"]) & {"stable_rank", "gradient_norm"}
-    assert "DTensor" in said
-    assert said.count("joma:") == 1
+    told = [line for line in said.splitlines() if line.startswith("joma:")]
+    assert len(told) == 2  # ranks, and what is followed between looks
+    assert all("DTensor" in line for line in told)
 
 
 def test_all_processes_stop_where_the_loss_of_one_is_no_number(tmp_path: Path) -> None:

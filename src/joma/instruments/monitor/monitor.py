@@ -142,7 +142,7 @@ class Monitor:
             self._judge.hold_against(read_reference(reference), type(model).__name__, every)
         settings = (model, self._statistics, layers, rows, self._blocks)
         self._looks = Looks(*settings, self._norms, self._after_optimizer, self._guard)
-        self.processes = Processes(self._guard)
+        self.processes = Processes(self._guard, f"{type(model).__name__} every {every}: {self._statistics}")
         self._sink = sink if self.processes.first else None
         self._teller = Teller(self._sink, on_alarm, on_state)
         together = self.processes.together
