@@ -102,6 +102,15 @@ def test_a_first_interval_as_long_as_the_rest_breaks_no_line(tmp_path: Path) -> 
     assert _named(tmp_path, {0: series[0], 4: series[4], **far}) == {}
 
 
+@pytest.mark.parametrize("factor", [1e3, 1e30])
+def test_of_three_members_a_spike_is_no_exchange(factor: float, tmp_path: Path) -> None:
+    """It would be as short a way with the spike at an end, and cost an honest member its curve."""
+    walk = _walk(9)
+    series = {step: walk[step] for step in _STEPS[:3]}
+    series[4] = {name: factor * one for name, one in series[4].items()}
+    assert set(_named(tmp_path, series)) == {"step4"}
+
+
 def test_biases_that_begin_at_zero_are_no_fault_and_end_there_are_one(tmp_path: Path) -> None:
     """A vector of zeros has a cosine of zero with everything, and is still no stranger."""
     series, random = _walk(8), np.random.default_rng(0)

@@ -233,7 +233,7 @@ def _check_archive(path: Path) -> None:
         ) from error
     if records and all(record.filename.endswith(".npy") for record in records):
         raise InputError(f"{path} is an archive of NumPy (.npz); {_SAVE_BY_TORCH}.")
-    if any(record.compress_type != zipfile.ZIP_STORED for record in records) or _packed(path, records):
+    if any(record.compress_type != zipfile.ZIP_STORED for record in records) or _is_packed(path, records):
         raise InputError(
             f"{path} is compressed, and torch.save compresses nothing; unpack it and pack it again "
             "without compression (zip -0), or save it again."
@@ -253,7 +253,7 @@ def _check_archive(path: Path) -> None:
             )
 
 
-def _packed(path: Path, records: Sequence[zipfile.ZipInfo]) -> bool:
+def _is_packed(path: Path, records: Sequence[zipfile.ZipInfo]) -> bool:
     """Whether a record is compressed by what stands before it, whatever the directory at the end says."""
     with open(path, "rb") as file:
         for record in records:

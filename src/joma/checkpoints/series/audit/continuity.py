@@ -31,6 +31,8 @@ _END = 10.0
 _UNRELATED = 0.9
 _GAIN, _GAIN_AT_END, _GAIN_OF_FEW = 0.08, 0.15, 0.2
 _GROWTH = 1.45
+_SPIKE = 4.0
+"""How many times as far away a member is that does not belong there: in a walk, less than twice."""
 _FAR, _LITTLE = 1.4, 0.3
 _AGREE = 0.85
 _BREAK = 3.0
@@ -234,8 +236,16 @@ def find_swap(tensors: Sequence[Array], order: Sequence[int]) -> tuple[int, int]
         others = [one for k, one in enumerate(order) if k not in (i, j)]
         if at_end and not (gain > _GAIN_OF_FEW if len(others) < 3 else _grows(ways, others)):
             continue
+        if len(others) == 1 and _is_spike(ways, order):
+            continue
         best, found = gain, (order[i], order[j])
     return found
+
+
+def _is_spike(ways: Array, order: Sequence[int]) -> bool:
+    """Whether the middle one of three members is far from the two others, which are near to each other."""
+    low, middle, up = order
+    return bool(np.median(ways[:, low, middle] / np.maximum(ways[:, low, up], 1e-300)) > _SPIKE)
 
 
 def _swap_gains(ways: Array, order: Sequence[int], i: int, j: int) -> Array:

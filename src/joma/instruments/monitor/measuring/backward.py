@@ -70,7 +70,7 @@ class Backwards:
         except Exception as error:  # nothing in a monitor may end a training run
             self._failed(error)
 
-    def raised(self) -> None:
+    def note_error(self) -> None:
         """A backward pass raised."""
         try:
             self._ended(False)
@@ -131,7 +131,7 @@ def _backward(tensors: Any, *args: Any, **named: Any) -> None:
         _original(tensors, *args, **named)
     except BaseException:
         for one in [] if nested else list(_open):
-            one.raised()
+            one.note_error()
         raise
     for one in [] if nested else list(_open):
         one.ran(tensors)
