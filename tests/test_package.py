@@ -196,6 +196,7 @@ def test_the_wheel_alone_runs_what_a_user_asks_first(dist: Path, core: Path, tmp
     assert "Lemma 4" in call("joma", "check", "lemma4")
     save_small_model(tmp_path / "model", layers=2)
     assert "stable_rank" in call("joma", "probe", "model", "--weights", "--quiet", "--json")
+    (tmp_path / "text.txt").write_text("w1 w2 w3 w4 w5 " * 200)
     missing = subprocess.run(
         ["joma", "probe", "model", "--text", "text.txt"],
         cwd=tmp_path,
