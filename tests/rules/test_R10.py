@@ -225,6 +225,6 @@ def test_gradients_that_are_those_of_the_loss_are_not_talked_about(caplog: pytes
 
 @given(st.integers(-20, 20), st.floats(0.1, 10))
 def test_the_factor_is_that_of_the_loss(power: int, loss: float) -> None:
-    ran = Backwards(lambda: None, lambda error: None)
+    ran = Backwards(lambda: None, lambda whole: None, lambda error: None)
     ran.ran(torch.tensor(loss * 2.0**power, dtype=torch.float64))
     assert ran.factor(loss) == (2.0**power if abs(power) >= 4 else 1.0)
