@@ -24,6 +24,8 @@ import joma
 from command_line import called
 from joma.core.errors import RunDirectoryError
 from joma.instruments.monitor import folder as folders
+from joma.instruments.monitor.alarms.messages import Message
+from joma.instruments.monitor.alarms.telling import Teller
 from joma.instruments.monitor.folder import Folder, read_table
 from joma.instruments.monitor.measuring.rows import COLUMNS
 from joma.instruments.monitor.monitor import Monitor
@@ -379,3 +381,9 @@ def test_a_cadence_that_is_none_is_named(every: object, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "steps were looked at" in done.stderr
+
+
+def test_what_is_warned_of_holds_no_control_character() -> None:
+    message = Message(0, "alarm", "x\x1b[31m\nE", "loss", "the loss rose", 0, "a test")
+    with pytest.warns(UserWarning, match=r"x\\x1b\[31m\\nE: the loss rose"):
+        Teller(None, "warn", None).tell([message])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from joma.core.errors import InputError
+from joma.core.printing import one_line_of
 from joma.instruments.monitor.alarms.messages import Message
 from joma.instruments.monitor.guard import LOG
 from joma.instruments.monitor.sinks import Destination
@@ -57,7 +58,7 @@ class Teller:
                 if callable(way):
                     way(message)
             if "warn" in ways:
-                warnings.warn(message.sentence(), stacklevel=4)
+                warnings.warn(one_line_of(message.sentence()), stacklevel=4)
             elif "log" in ways or not any(map(callable, ways)):
                 LOG.warning("joma: %s", message.sentence())
 
