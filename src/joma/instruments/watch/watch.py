@@ -136,7 +136,8 @@ class Watch:
         self._suppressed = 0
         self._depth = 0
         self._stack: ExitStack | None = None
-        self._computes = True
+        self._has_values = True
+        """Whether the tensors of the pass that runs have values."""
         self._failure = ""
         """What went wrong in the watching itself; from there on nothing is watched."""
 
@@ -179,14 +180,14 @@ class Watch:
     # What is reported while the model runs
 
     def _pass_started(self, module: nn.Module) -> None:
-        self._computes = _computes()
+        self._has_values = _computes()
         self._current = self.step
-        self.step += self._computes
+        self.step += self._has_values
         self._lineage.begin()
 
     def _pass_ended(self, whole: bool = True) -> None:
         self._lineage.inside = False
-        self._computes = True
+        self._has_values = True
         if self._mode is not None:
             self._mode.candidates.flush()
 
@@ -202,7 +203,7 @@ class Watch:
         self._failure = self._failure or words_of(error)
 
     def _active(self) -> bool:
-        return self._computes and not self._failure and not self._suppressed and self._owners.here
+        return self._has_values and not self._failure and not self._suppressed and self._owners.here
 
     def _asked_for(self, name: str) -> bool:
         return self.layers is None or self.layers(name)

@@ -77,7 +77,7 @@ class _TrainingWatch(Watch):
     def _pass_started(self, module: nn.Module) -> None:
         # What generates, or evaluates without leaving training mode, learns nothing.
         super()._pass_started(module)
-        self.learns = module.training and torch.is_grad_enabled() and self._computes
+        self.learns = module.training and torch.is_grad_enabled() and self._has_values
         self.masks, self.within = {}, []
         self._before = {name: replace(one) for name, one in self._coverage.entries.items()}
 
