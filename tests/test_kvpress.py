@@ -73,7 +73,7 @@ def test_masses_are_those_of_eager_attention_and_of_the_observed_press() -> None
     sums = [p.sum(2).unflatten(1, (2, 2)).mean(2) for p in eager_probabilities(ids)]
     for found, right in zip(watch_scores(ReceivedMassPress(0.5), model("sdpa"), ids), sums, strict=True):
         torch.testing.assert_close(found.double(), right, rtol=1e-4, atol=0)
-    observed = ObservedAttentionPress(0.5, output_attentions=True)
+    observed = ObservedAttentionPress(0.5)
     eager = model("eager", output_attentions=True)
     theirs = watch_scores(observed, eager, ids)
     ours = watch_scores(ReceivedMassPress(0.5, by_query=True), model("sdpa"), ids)
