@@ -75,6 +75,11 @@ class AttentionMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """No wrapper that keeps dynamo out: it imports it, and costs every operation time."""
         return False
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What is compiled is seen when it runs: ``flex_attention`` compiles itself at its first call."""
+        return True
+
     def __init__(self, observer: Observer, lineage: Lineage) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.observer, self.lineage = observer, lineage
