@@ -87,3 +87,18 @@ def test_experts_with_biases_may_alternate(family: str, told: bool) -> None:
     assert ("layers.0.mlp.experts.gate_up_proj" in found.unclear) != told
     if told:
         assert {m.piece.groups > 1 for m in halves} == {family == "gpt_oss"}
+
+
+@given(words, words, SIDES, SIDES, st.sampled_from(["gate_up", "up_gate", "gate", "up", ""]), st.booleans())
+def test_halves_in_one_are_ordered_by_the_name_or_the_convention_is_told(
+    stack: str, odd: str, hidden: int, width: int, told: str, known: bool
+) -> None:
+    assume(len({hidden, width, 2 * hidden}) == 3 and width != 2 * hidden)
+    assert_unheard_of(stack, odd)
+    wide, back = (f"{stack}.layers.0.mlp.{leaf}.weight" for leaf in (f"{odd}_{told}".rstrip("_"), "w3"))
+    config = {"model_type": "glm4"} if known else None
+    found = sort_out({wide: (2 * hidden, width), back: (width, hidden)}, config)
+    halves = {m.role: m.piece for m in found.matrices if m.tensor == wide}
+    first = min(halves, key=lambda role: halves[role].first)
+    assert first == ("lower" if told == "up_gate" and not known else "gate")
+    assert {bool(piece.convention) for piece in halves.values()} == {"_" not in told and not known}

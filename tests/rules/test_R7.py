@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import tempfile
+import warnings
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import joma
 from checkpoint_files import near, ranks, values, write
 from drawn_names import assert_unheard_of, pairs, words
 from joma.checkpoints.families.matrices import sort_out
-from joma.checkpoints.omissions import find_unmeasured
+from joma.checkpoints.omissions import find_unmeasured, is_whole
+from joma.core.errors import InputError
 
 
 def named(shapes: dict[str, tuple[int, ...]]) -> set[str]:
@@ -103,3 +107,30 @@ def test_nan_costs_one_matrix(tmp_path: Path) -> None:
     (left,) = table[table["metric"] == "omitted"].itertuples()
     assert (left.layer, left.tensor) == (1, "layers.1.mlp.up_proj.weight")
     assert "first NaN at row 2, column 1" in left.reason
+
+
+@settings(max_examples=25, deadline=None)
+@given(words, st.integers(3, 6), st.data())
+def test_an_mlp_without_its_lower_matrix_and_attention_without_queries_are_named(
+    stack: str, depth: int, data: st.DataObject
+) -> None:
+    assert_unheard_of(stack)
+    layer = data.draw(st.integers(0, depth - 1))
+    role, gone = data.draw(st.sampled_from([("lower", "mlp.up_proj"), ("query", "self_attn.q_proj")]))
+    shapes = {"mlp.up_proj": (8, 4), "mlp.gate_proj": (8, 4), "mlp.down_proj": (4, 8)}
+    shapes |= {f"self_attn.{one}_proj": (4, 4) for one in "qko"}
+    tensors = {
+        f"{stack}.layers.{i}.{leaf}.weight": torch.randn(shape)
+        for i in range(depth)
+        for leaf, shape in shapes.items()
+        if (i, leaf) != (layer, gone)
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), tensors)
+        with pytest.warns(UserWarning, match=f"{stack}.layers.{layer}.{gone}.weight .it is not there"):
+            table = joma.probe_weights(folder, roles=[role])
+        assert not is_whole(table)
+        write(Path(folder), {name: one for name, one in tensors.items() if gone not in name})
+        with pytest.raises(InputError), warnings.catch_warnings():  # a model that has none lacks none
+            warnings.simplefilter("error")
+            joma.probe_weights(folder, roles=[role])

@@ -56,7 +56,8 @@ class Checkpoint:
                         )
                     raise InputError(
                         f"{path}: the tensor {name!r} stands in both {self.shards[name].path.name} and "
-                        f"{shard.path.name}; give the file that is meant."
+                        f"{shard.path.name}; give the file that is meant if it holds a whole model (joma "
+                        f"track takes a series of such), or if they hold slices of one, {GATHER_RANKS}."
                     )
                 self.shards[name], self.entries[name] = shard, entry
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import TypedDict
 
 import pandas
@@ -29,6 +30,8 @@ _BESIDE = re.compile(
 )
 """Modules and tensors that hold no matrix: masks, angles of rotary positions, embeddings of positions."""
 _NAMED = 3
+_BELONGS = {"lower": ("upper", "gate"), "query": ("key", "output")}
+"""What has no use without a matrix of the role."""
 
 
 def kind_of(name: str) -> str:
@@ -85,13 +88,18 @@ def find_unmeasured(
 
 
 def left_out(table: pandas.DataFrame) -> str:
-    """A sentence that names what a table of ``joma.probe_weights`` leaves out, or nothing."""
+    """What a table of ``joma.probe_weights`` leaves out or took for granted, in a sentence; or nothing."""
     rows = table[table["metric"] == OMITTED]
     if rows.empty:
         return ""
+    measured = rows["value"] == 0.0
+    kinds = (("left out", rows[~measured]), ("read by convention", rows[measured]))
+    return " ".join(f"{what}: {_name_reasons(own)}." for what, own in kinds if len(own))
+
+
+def _name_reasons(rows: pandas.DataFrame) -> str:
     by_reason = rows.groupby("reason", sort=False)["matrix"].agg(list)
-    named = "; ".join(f"{_name_kinds(names)} ({reason})" for reason, names in by_reason.items())
-    return f"left out: {named}."
+    return "; ".join(f"{_name_kinds(names)} ({reason})" for reason, names in by_reason.items())
 
 
 def _name_kinds(names: Iterable[str]) -> str:
@@ -109,6 +117,34 @@ def is_whole(table: pandas.DataFrame) -> bool:
     """Whether all that was asked for was measured: no zero matrix, none that could not be read."""
     omitted = table["metric"] == OMITTED
     return not bool((omitted & (table["tensor"] != "")).any() or table["value"].isna().any())
+
+
+def absent_matrices(matrices: Iterable[Matrix], told: Collection[tuple[str, int | None]]) -> list[Matrix]:
+    """Matrices that must be there and are not, as where an export was cut: an MLP's lower one, and queries.
+
+    Args:
+        matrices: all that were found.
+        told: stacks and layers in which a tensor has no role or no clear layout; nothing is absent there.
+
+    Returns:
+        The matrix of the same role in another layer, with the layer, the block and the tensor's name of that
+        which lacks it: most layers of the stack have it, and this one has what belongs to it.
+    """
+    groups: dict[tuple[str, str, str], dict[int, dict[str, Matrix]]] = defaultdict(lambda: defaultdict(dict))
+    for one in matrices:
+        if one.layer is not None:
+            groups[one.tower, one.module, one.expert][one.layer].setdefault(one.role, one)
+    found = []
+    for (tower, _, _), layers in groups.items():
+        for role, beside in _BELONGS.items():
+            have = [own[role] for own in layers.values() if role in own]
+            for layer, own in layers.items():
+                near = next((own[other] for other in beside if other in own), None)
+                if role in own or near is None or 2 * len(have) <= len(layers) or (tower, layer) in told:
+                    continue
+                name = have[0].tensor.replace(have[0].block, near.block, 1)
+                found.append(replace(have[0], layer=layer, block=near.block, tensor=name))
+    return found
 
 
 class Row(TypedDict):
@@ -148,6 +184,26 @@ def row_of_damaged(checkpoint: Checkpoint, matrix: Matrix, reason: str, device: 
         "device": device,
         "tensor": matrix.tensor,
         "reason": reason.rstrip("."),
+    }
+
+
+def row_of_absent(absent: Matrix, device: str) -> Row:
+    """A matrix that the other layers have and this one lacks."""
+    return {
+        "layer": absent.layer,
+        "stack": absent.stack,
+        "expert": absent.expert,
+        "matrix": absent.tensor,
+        "metric": OMITTED,
+        "value": math.nan,
+        "unit": "of the parameters",
+        "error_bound": None,
+        "rows": 0,
+        "columns": 0,
+        "dtype": "",
+        "device": device,
+        "tensor": absent.tensor,
+        "reason": f"it is not there, though most layers have their {absent.role} matrix",
     }
 
 

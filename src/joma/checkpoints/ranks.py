@@ -19,7 +19,16 @@ from joma.checkpoints.families.names import Place, locate
 from joma.checkpoints.families.roles import ATTENTION_ROLES, MLP_ROLES, role_at
 from joma.checkpoints.formats.shard import Rooms
 from joma.checkpoints.in_memory import weights_of
-from joma.checkpoints.omissions import OMITTED, Row, find_unmeasured, left_out, row_of_aside, row_of_damaged
+from joma.checkpoints.omissions import (
+    OMITTED,
+    Row,
+    absent_matrices,
+    find_unmeasured,
+    left_out,
+    row_of_absent,
+    row_of_aside,
+    row_of_damaged,
+)
 from joma.core.errors import InputError, nearest
 from joma.core.progress import Progress
 from joma.core.threads import by_work
@@ -79,7 +88,8 @@ def probe_weights(
         read or holds NaN or infinities; of the tensors of which no rule says what they are those that stand
         where other layers have a measured matrix, and those that with all of their kind hold one percent of
         the parameters; and copies of the weights beside them. There ``matrix`` is the tensor's name,
-        ``value`` its share of the parameters, and ``reason`` says why; ``tensor`` is the name again where
+        ``value`` its share of the parameters (0 where it was measured, and how it is laid out is a
+        convention), and ``reason`` says why; ``tensor`` is the name again where
         its role was asked for. A zero matrix has no stable rank: NaN, and the ``reason``.
 
     Raises:
@@ -236,6 +246,17 @@ def _plan(checkpoint: Checkpoint, roles: set[str], layers: set[int] | None, devi
         _omission(checkpoint, name, reason, sizes[name] / total, name in asked, device, places[name])
         for name, reason in {**asked, **reasons}.items()
         if (name in asked or name in named) and (layers is None or places[name].layer in layers)
+    ]
+    omitted += [
+        _omission(checkpoint, name, convention, 0.0, False, device, places[name])
+        for name, convention in {m.tensor: m.piece.convention for m in matrices}.items()
+        if convention
+    ]
+    partly = {(places[name].stack, places[name].layer) for name in {**asked, **reasons}}
+    omitted += [
+        row_of_absent(absent, device)
+        for absent in absent_matrices(sorted_out.matrices, partly)
+        if absent.role in roles and (layers is None or absent.layer in layers)
     ]
     omitted += [
         row_of_aside(where, reason, count / total, device)

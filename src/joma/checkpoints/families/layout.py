@@ -7,6 +7,7 @@ that alternate). What neither tells is an ``UnclearError``, never a guess.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,12 @@ _CONV1D = ("c_attn", "c_fc", "c_proj", "q_attn")
 _CODEGEN_SHARDS = 4
 _LOWER_FIRST = ("ff_proj", "0.proj")
 """Names of gate and lower matrix in one whose lower half comes first: OLMo's, and GEGLU of diffusers."""
+_GATE_FIRST = ("linear_fc1", "fc1_weight", "w12")
+"""The same whose gate comes first whatever the model: Megatron's, Transformer Engine's, and w1 before w2."""
+_GATE_IS_FIRST = (
+    "gate and lower matrix in one, read as the gate's rows first, as most families store them; no name "
+    "tells it, and the family is not known"
+)
 
 
 class UnclearError(InputError):
@@ -56,6 +63,8 @@ class Piece:
     """... from this one ..."""
     last: int | None = None
     """... to before this one."""
+    convention: str = ""
+    """What was taken for granted, since neither sizes nor names tell it; half a sentence."""
 
     def take(self, tensor: Tensor) -> Tensor:
         """The matrix out of its tensor as read: a view where that is possible."""
@@ -226,10 +235,19 @@ def _mlp(
             "them in some families, cannot be told; a config.json with model_type would"
         )
     names = ("gate", "lower")
-    if sizes.family.lower_first or place.leaf in _LOWER_FIRST:
+    told = _order_in(place.leaf)
+    if sizes.family.lower_first or place.leaf in _LOWER_FIRST or (sizes.family is ANY and told == "lower"):
         names = ("lower", "gate")
+    elif sizes.family is ANY and not told and place.leaf not in _GATE_FIRST:
+        piece = replace(piece, convention=_GATE_IS_FIRST)
     middle = outputs // 2
     return [(names[0], replace(piece, last=middle)), (names[1], replace(piece, first=middle, last=outputs))]
+
+
+def _order_in(leaf: str) -> str:
+    """Which half the name of gate and lower matrix in one has first: ``gate``, ``lower``, or nothing."""
+    words = [word for word in re.findall("[a-z]+", leaf.lower()) if word in ("gate", "up")]
+    return {("gate", "up"): "gate", ("up", "gate"): "lower"}.get(tuple(words), "")
 
 
 def _queries(piece: Piece, outputs: int, near: Mapping[str, Shape], sizes: Sizes) -> Pieces:
