@@ -113,7 +113,7 @@ def test_audit_a_series() -> None:
     assert "4 of the 10 members are not what their names say: step20, step40, step60, step80." in shown
     faults = {line.split(":")[0].strip(): line for line in shown.splitlines() if line.startswith("  step")}
     assert "(they match step90)" in shown
-    assert "it and another member have each other's place" in shown
+    assert "it has the place of another member" in shown
     assert "some of its matrices are transposed: model.layers.1.self_attn.q_proj.weight" in shown
     assert faults["step20"] == "  step20: [1]"  # the first block is the last member's
     assert faults["step80"] == "  step80: [0, 1]"

@@ -56,8 +56,15 @@ def _small_change(series: Series) -> Series:
     return {**series, 16: changed}
 
 
+def _shard_of_the_one_before(series: Series) -> Series:
+    own = [name for name in series[36] if ".layers.0." in name]
+    assert own
+    return {**series, 36: {**series[36], **{name: series[32][name] for name in own}}}
+
+
 UNTOLD: dict[str, Callable[[Series], Series]] = {
     "an average of the weights": _near_average,
+    "that are the one before's": _shard_of_the_one_before,
     "reverse order": _in_reverse,
     "in a series of two": _two_exchanged,
     "step 1 that holds step 0": _step_1_is_step_0,

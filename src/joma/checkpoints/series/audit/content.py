@@ -23,8 +23,8 @@ from joma.core.arguments import Array
 
 _MOST_PREFIXES = 8
 """Pairs of prefixes that are tried where names differ by what stands before them."""
-_BLOCKS, _SHORT = 64, 8
-"""Blocks of rows that have digests of their own, and bytes of such a digest."""
+_BLOCKS, _COLUMNS, _SHORT = 64, 16, 8
+"""Blocks of rows and of columns that have digests of their own, and bytes of such a digest."""
 _ROWS = 6
 _LEVELS = 260
 _FEW = 16
@@ -50,6 +50,14 @@ class TensorContent:
     """``rounded`` or ``quantised`` where the entries have fewer digits than their type; else empty."""
     blocks: tuple[bytes, ...] = ()
     """A digest of each block of rows, in the order of the rows; of a vector, and on a hub, none."""
+    columns: tuple[bytes, ...] = ()
+    """The same of each block of a matrix's columns."""
+    zero_rows: int = 0
+    """Rows of a matrix that hold nothing but zeros; on a hub, none."""
+
+    def blocks_of(self, kind: str) -> tuple[bytes, ...]:
+        """The digests of ``rows`` or ``columns``."""
+        return self.columns if kind == "columns" else self.blocks
 
     @property
     def short(self) -> bool:
@@ -165,7 +173,13 @@ def _content(name: str, tensor: Tensor, dtype: str, file: str, samples: int) -> 
     constant = bool(flat.numel()) and bool((flat == flat[0]).all())
     digits = flat[sample_places(flat.numel(), samples)].double().numpy() if sample.size else sample
     coarse = tell_coarse(plain, digits) if sample.size and not constant else ""
-    told = (sample, finite, zero, constant, coarse, tuple(one[:_SHORT] for one in blocks if len(shape) > 1))
+    columns = plain.tensor_split(min(_COLUMNS, shape[1]), 1) if len(shape) == 2 else ()
+    told = (
+        *(sample, finite, zero, constant, coarse),
+        tuple(one[:_SHORT] for one in blocks if len(shape) > 1),
+        tuple(_digest(one.contiguous())[:_SHORT] for one in columns),
+        int((flat.reshape(shape) == 0).all(1).sum()) if floats and len(shape) == 2 else 0,
+    )
     return TensorContent(name, shape, dtype, file, content.digest(), *told)
 
 

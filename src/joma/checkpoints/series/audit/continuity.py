@@ -9,7 +9,7 @@ decay and a learning rate that rises again change the speed alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
@@ -34,6 +34,8 @@ _GROWTH = 1.45
 _SPIKE = 4.0
 """How many times as far away a member is that does not belong there: in a walk, less than twice."""
 _FAR, _LITTLE = 1.4, 0.3
+_SUSPECTS = 12
+"""Members among which three are looked for that went round."""
 _AGREE = 0.85
 _BREAK = 3.0
 """How many times faster than anywhere else a line moves where another run begins."""
@@ -240,6 +242,52 @@ def find_swap(tensors: Sequence[Array], order: Sequence[int]) -> tuple[int, int]
             continue
         best, found = gain, (order[i], order[j])
     return found
+
+
+def find_cycle(
+    tensors: Sequence[Array], order: Sequence[int], pair: tuple[int, int]
+) -> tuple[int, int, int] | None:
+    """Three members inside of the line that went round, where that explains more than exchanging ``pair``.
+
+    Args:
+        tensors: as of ``find_swap``.
+        order: as of ``find_swap``.
+        pair: what ``find_swap`` found.
+
+    Returns:
+        (a, b, c): what a holds belongs to b, what b holds to c, what c holds to a.
+    """
+    ways = np.sqrt(np.stack(list(tensors)))
+    inner = range(1, len(order) - 1)
+    detours = {k: float(np.median(_detours(ways, order, k))) for k in inner}
+    suspects = sorted(sorted(inner, key=lambda k: -detours[k])[:_SUSPECTS])
+    exchanged = [pair[pair[0] == one] if one in pair else one for one in order]
+    least = _length(ways, exchanged)
+    best, found = 0.0, None
+    for three in combinations(suspects, 3):
+        edges = {e for k in three for e in (k - 1, k)}
+        for a, b, c in (three, three[::-1]):
+            turned = list(order)
+            turned[b], turned[c], turned[a] = order[a], order[b], order[c]
+            shorter = least - _length(ways, turned)
+            gains = shorter / np.maximum(_length(ways, exchanged, edges), 1e-300)
+            gain = float(np.median(gains))
+            if gain > max(best, _GAIN) and (gains > 0.02).mean() >= _AGREE:
+                best, found = gain, (order[a], order[b], order[c])
+    return found
+
+
+def _length(ways: Array, line: Sequence[int], edges: Collection[int] | None = None) -> Array:
+    """(tensors,): the length of the way along a line, or of these edges of it."""
+    chosen = range(len(line) - 1) if edges is None else sorted(edges)
+    return np.asarray(sum(ways[:, line[k], line[k + 1]] for k in chosen))
+
+
+def _detours(ways: Array, order: Sequence[int], k: int) -> Array:
+    """(tensors,): how much longer the way becomes by passing a member, of what it is with it."""
+    low, own, up = order[k - 1 : k + 2]
+    through = ways[:, low, own] + ways[:, own, up]
+    return np.asarray((through - ways[:, low, up]) / np.maximum(through, 1e-300))
 
 
 def _is_spike(ways: Array, order: Sequence[int]) -> bool:

@@ -21,6 +21,7 @@ from joma.checkpoints.series.audit.continuity import (
     end_moves,
     ends_apart,
     errors_along,
+    find_cycle,
     find_swap,
     foreign_members,
     squared_distances,
@@ -30,7 +31,7 @@ from joma.checkpoints.series.audit.continuity import (
 from joma.checkpoints.series.audit.faults import OF_ALL, Fault, join_faults
 from joma.checkpoints.series.audit.identity import shared_rows, shared_tensors
 from joma.checkpoints.series.audit.reasons import reason_for
-from joma.checkpoints.series.audit.structure import structure_faults
+from joma.checkpoints.series.audit.structure import structure_faults, structure_notes
 from joma.core.arguments import Array
 from joma.core.errors import JomaError
 
@@ -112,7 +113,7 @@ def examine_line(members: Sequence[MemberContent]) -> tuple[list[Fault], list[st
     found += _swap_faults(line, names)
     found += _inner_faults(line, names)
     found += _at_ends(line, names)
-    return _without_consequences(line, join_faults(found)), shared.notes
+    return _without_consequences(line, join_faults(found)), [*structure_notes(members), *shared.notes]
 
 
 def _places(members: Sequence[MemberContent], fault: Fault) -> set[tuple[int, str]]:
@@ -218,20 +219,15 @@ def _swap_faults(line: Line, names: Sequence[str]) -> list[Fault]:
         if own := {k for k in pair if 0 < full.index(k) < len(full) - 1 and _have_reasons(line, k, clean)}:
             used |= own  # it is in its place, and something was done to it
             continue
-        for k, other in (pair, pair[::-1]):
+        cycle = find_cycle([line.distances(name) for name in clean], full, pair)
+        moved = tuple(pair) if cycle is None else cycle
+        for k, other in zip(moved, (*moved[1:], moved[0]), strict=True):
             one = line.members[k]
             changing = one.stored_names([name for name in names if name in one.tensors])
-            found.append(
-                Fault(
-                    one.member.name,
-                    one.member.place.step,
-                    "swapped members",
-                    changing,
-                    line.members[other].member.name,
-                )
-            )
+            match = line.members[other].member.name
+            found.append(Fault(one.member.name, one.member.place.step, "swapped members", changing, match))
             line.named |= {(k, name) for name in one.tensors}
-        used |= set(pair)
+        used |= set(moved)
     return found
 
 

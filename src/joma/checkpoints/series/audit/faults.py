@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from joma.core.printing import one_line_of
@@ -10,7 +10,7 @@ from joma.core.printing import one_line_of
 FAULTS = {
     "copy": "all of its tensors are another member's",
     "stale tensors": "some of its tensors are another member's",
-    "swapped members": "it and another member have each other's place",
+    "swapped members": "it has the place of another member, which has its own or a third one's",
     "other run": "nearly all of its tensors do not lie between its neighbours",
     "discontinuity": "some of its tensors do not lie between its neighbours",
     "swapped tensors": "some of its tensors are what its neighbours hold under other names",
@@ -19,7 +19,7 @@ FAULTS = {
     "shifted": "rows of some of its tensors stand one or more places further",
     "negated": "some of its tensors have the other sign",
     "scaled": "some of its tensors are multiples of what they should be",
-    "zeroed": "some of its tensors are zero",
+    "zeroed": "some of its tensors, or rows of them, are zero",
     "not finite": "some of its tensors hold NaN or infinities",
     "merged adapter": "some of its matrices have a change of low rank that its neighbours lack",
     "other type": "some of its tensors are stored in another type than most members'",
@@ -39,6 +39,12 @@ OF_ALL = frozenset({"copy", "swapped members", "other run"})
 """Faults of whole members."""
 UNREADABLE = frozenset({"unreadable", "missing file"})
 """Faults of members that cannot be opened."""
+
+
+def some_names(names: Sequence[str]) -> str:
+    """The first three names, and how many more there are."""
+    more = len(names) - 3
+    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True)

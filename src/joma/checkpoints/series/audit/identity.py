@@ -11,12 +11,14 @@ import numpy as np
 
 from joma.checkpoints.series.audit.content import MemberContent
 from joma.checkpoints.series.audit.continuity import error_at, squared_distances
-from joma.checkpoints.series.audit.faults import Fault
+from joma.checkpoints.series.audit.faults import Fault, some_names
 from joma.core.arguments import Array
 
 _EVIDENCE = 16
 """Entries that other intervals change: fewer may stay as they are by chance."""
 _WHOLE = 0.999
+_TWICE = 1.5
+"""Times the usual squared change, where an interval holds two: noise adds to 2, a drift to 4."""
 _FEWEST_BLOCKS, _OTHERS = 2, 4
 """Blocks of rows that two members share, and by which factor these are more than those of any other two."""
 
@@ -39,9 +41,11 @@ def shared_tensors(members: Sequence[MemberContent]) -> SharedTensors:
     still = [name for name in names if len(set(digests[name])) == 1] if len(members) > 1 else []
     alive = [n for n in names if n not in set(still) and not all(one.tensors[n].constant for one in members)]
     if still and alive:
-        found.notes.append(f"{_some(still)}: the same in all members (frozen, or never written)")
+        found.notes.append(f"{some_names(still)}: the same in all members (frozen, or never written)")
     if names and tied_tensors(members, names):
-        found.notes.append(f"{_some(tied_tensors(members, names))}: the same bytes as another tensor (tied)")
+        found.notes.append(
+            f"{some_names(tied_tensors(members, names))}: the same bytes as another tensor (tied)"
+        )
     if not alive and len(members) > 1:
         alive = [name for name in names if not members[0].tensors[name].constant]
     pairs: dict[tuple[int, int], list[str]] = defaultdict(list)
@@ -60,8 +64,14 @@ def shared_tensors(members: Sequence[MemberContent]) -> SharedTensors:
             continue
         own += [n for n in names if n not in own and len(own) > 1 and _came_along(members, n, stale, fitting)]
         whole = len([name for name in own if name in alive]) >= _WHOLE * len(alive)
+        if not whole and abs(stale - fitting) == 1 and not _moved_twice(members, own, alive, stale, fitting):
+            names_of_two = " and ".join(members[k].member.name for k in sorted((stale, fitting)))
+            found.notes.append(f"{some_names(own)}: the same in {names_of_two} (frozen between them)")
+            continue
         if {members[k].member.place.step for k in (stale, fitting)} == {0, 1}:
-            found.notes.append(f"{_some(own)}: the same in step 1 as in step 0 (a first step of rate zero)")
+            found.notes.append(
+                f"{some_names(own)}: the same in step 1 as in step 0 (a first step of rate zero)"
+            )
             continue
         tied_names = [name for name in names if name not in alive and whole]
         member = members[stale].member
@@ -78,39 +88,82 @@ def shared_tensors(members: Sequence[MemberContent]) -> SharedTensors:
     return found
 
 
+def _moved_twice(
+    members: Sequence[MemberContent], own: Sequence[str], alive: Sequence[str], stale: int, fitting: int
+) -> bool:
+    """Whether tensors that a member shares with its neighbour changed by two intervals' worth beside it.
+
+    Where ``stale`` holds what its neighbour has, its own change is seen in the interval on its other side,
+    with that interval's. Tensors that were frozen between the two move there as they do elsewhere, in
+    comparison with the tensors that went on. At the end of a line there is no such interval.
+    """
+    beyond = 2 * stale - fitting
+    if not 0 <= beyond < len(members):
+        return False
+    interval = min(stale, beyond)
+    usual = _median_share(members, [n for n in alive if n not in own], interval, min(stale, fitting))
+    own_share = _median_share(members, own, interval, min(stale, fitting))
+    return usual > 0 and own_share > _TWICE * usual  # where the others rest there, parts rest in turn
+
+
+def _median_share(members: Sequence[MemberContent], names: Sequence[str], interval: int, rest: int) -> float:
+    """The squared change in an interval over the median where there is some; the median tensor's.
+
+    The interval ``rest`` is left out; 0 where no tensor changes in two others.
+    """
+    shares = []
+    for name in names:
+        samples = [one.tensors[name].sample for one in members]
+        if len({sample.size for sample in samples}) != 1 or not samples[0].size:
+            continue
+        squares = [float(np.square(after - before).sum()) for before, after in pairwise(samples)]
+        others = [x for k, x in enumerate(squares) if k not in (interval, rest) and x > 0]
+        if others:
+            shares.append(squares[interval] / float(np.median(others)))
+    return float(np.median(shares)) if shares else 0.0
+
+
 def shared_rows(members: Sequence[MemberContent], named: Collection[tuple[int, str]]) -> list[Fault]:
-    """Tensors part of whose rows are another member's, as where a file of one rank is left over.
+    """Tensors part of whose rows or columns are another member's, as where a file of one rank is left over.
 
     Rows count that are what they were two members before or earlier, and were not between: rows at rest,
     whose word or expert did not occur, stay and do not come back. Where many pairs of members share some,
     the rows move by no more than the rounding of their type, and nothing is told.
     """
-    pairs: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
+    pairs: dict[tuple[int, int], dict[str, str]] = defaultdict(dict)
     for name in members[0].tensors if members else ():
         if not all(name in one.tensors for one in members):
             continue
         order = [k for k in range(len(members)) if (k, name) not in named]
-        blocks = [members[k].tensors[name].blocks for k in order]
         sizes = {members[k].tensors[name].sample.size for k in order}
-        if len({len(own) for own in blocks}) != 1 or len(sizes) != 1 or sizes == {0}:
-            continue
-        votes = _votes(blocks)
-        if not votes:
-            continue
-        (pair, most), *others = votes.most_common()
-        rivals = [count for other, count in others if not set(other) & set(pair)]
-        if most >= _FEWEST_BLOCKS and most >= _OTHERS * max(rivals, default=0):
-            pairs[order[pair[0]], order[pair[1]]][name] = most
+        for kind in ("rows", "columns"):
+            blocks = [members[k].tensors[name].blocks_of(kind) for k in order]
+            if len({len(own) for own in blocks}) != 1 or len(sizes) != 1 or sizes == {0}:
+                continue
+            if shared := _largest_share(blocks):
+                pair, part = shared
+                pairs[order[pair[0]], order[pair[1]]][name] = f"{100 * part:.0f} % of the {kind} of {name}"
     found = []
-    for pair, counts in sorted(pairs.items()):
-        sides = [_divide(members, name, pair)[0] for name in counts]
+    for pair, reasons in sorted(pairs.items()):
+        sides = [_divide(members, name, pair)[0] for name in reasons]
         stale, fitting = max(sorted(set(sides)), key=sides.count)
-        one, names = members[stale], list(counts)
-        part = counts[names[0]] / len(one.tensors[names[0]].blocks)
-        reason = f"{100 * part:.0f} % of the rows of {names[0]} are the same"
+        one, names = members[stale], list(reasons)
+        reason = f"{reasons[names[0]]} are the same"
         place, match = one.member.place.step, members[fitting].member.name
         found.append(Fault(one.member.name, place, "stale tensors", one.stored_names(names), match, reason))
     return found
+
+
+def _largest_share(blocks: Sequence[tuple[bytes, ...]]) -> tuple[tuple[int, int], float] | None:
+    """The two members that share blocks as no other two do, and the part of the blocks that they share."""
+    votes = _votes(blocks)
+    if not votes:
+        return None
+    (pair, most), *others = votes.most_common()
+    rivals = [count for other, count in others if not set(other) & set(pair)]
+    if most < _FEWEST_BLOCKS or most < _OTHERS * max(rivals, default=0):
+        return None
+    return pair, most / len(blocks[0])
 
 
 def _votes(blocks: Sequence[tuple[bytes, ...]]) -> Counter[tuple[int, int]]:
@@ -226,8 +279,3 @@ def _settle_sides(
             keep, drop = drop, keep
         pairs[keep] = [name for name in alive if name in {*own, *other}]
         del pairs[drop]
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - 3
-    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")

@@ -33,6 +33,9 @@ def reason_for(
     reference = torch.stack(references).mean(0)
     if now.shape != reference.shape:
         return "other shape", ""
+    change = now - reference
+    if now.ndim > 1 and float(change.abs().max()) > _ENERGY * float(change.norm()):
+        return "discontinuity", "in one entry"
     plain = _cosine(now, reference)
     if plain < -_ALIKE:
         return "negated", ""
@@ -60,9 +63,24 @@ def reason_for(
         return "permuted", f"{moved} of {now.shape[1]} along the second axis"
     if now.ndim == 1 and plain < _ALIKE and torch.allclose(now.sort()[0], reference.sort()[0], rtol=0.05):
         return "permuted", ""
-    if low is not None and up is not None and is_low_rank(now - reference):
+    if few := _few_lines(change):
+        return "discontinuity", few
+    if low is not None and up is not None and is_low_rank(change):
         return "merged adapter", ""
     return "discontinuity", ""
+
+
+def _few_lines(change: Tensor) -> str:
+    """Half a sentence where few rows or few columns of a matrix changed; an adapter changes all of them."""
+    if change.ndim != 2:
+        return ""
+    squares = change.double().square()
+    for axis, word in ((1, "rows"), (0, "columns")):
+        shares = squares.sum(axis).sort(descending=True)[0].cumsum(0) / max(float(squares.sum()), 1e-300)
+        count = int((shares < _ENERGY).sum()) + 1
+        if count <= len(shares) // 3:
+            return f"in {count} of {len(shares)} {word}"
+    return ""
 
 
 def is_low_rank(change: Tensor) -> bool:

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import groupby
 
 from joma.checkpoints.series.audit.content import MemberContent, TensorContent
-from joma.checkpoints.series.audit.faults import Fault
+from joma.checkpoints.series.audit.faults import Fault, some_names
 
 _Key = Callable[[TensorContent], Hashable]
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -41,6 +41,7 @@ def _fault(one: MemberContent, word: str, names: Sequence[str], reason: str = ""
 def _names(one: MemberContent, usual: set[str], members: Sequence[MemberContent]) -> list[Fault]:
     missing = sorted(usual - set(one.tensors))
     further = sorted(set(one.tensors) - usual)
+    place = next(k for k, other in enumerate(members) if other is one)
     known = {name: other.tensors[name] for other in members for name in missing if name in other.tensors}
     if missing and further and _are_renumbered(missing, further):
         shapes = (
@@ -51,6 +52,10 @@ def _names(one: MemberContent, usual: set[str], members: Sequence[MemberContent]
             pattern = {_LAYER.sub("*", name) for name in further}
             moved = sorted(name for name in one.tensors if _LAYER.sub("*", name) in pattern)
             return [_fault(one, "renumbered layers", moved)]
+    missing, further = (
+        [name for name in names if not _lasts([name in other.tensors for other in members], place)]
+        for names in (missing, further)
+    )
     found = []
     if missing:
         stored = [known[name].name for name in missing]
@@ -82,7 +87,9 @@ def _shapes(one: MemberContent, members: Sequence[MemberContent]) -> list[Fault]
         shapes = Counter(m.tensors[name].shape for m in members if name in m.tensors)
         (usual, times), *_ = shapes.most_common()
         tie = times == shapes[tensor.shape] and one is not members[-1]
-        if tensor.shape != usual and not tie:
+        held = [m for m in members if name in m.tensors]
+        place = next(k for k, m in enumerate(held) if m is one)
+        if tensor.shape != usual and not tie and not _lasts([m.tensors[name].shape for m in held], place):
             (turned if tensor.shape == usual[::-1] else other).append(name)
         elif (
             len(shapes) > 1
@@ -110,11 +117,45 @@ def _values(one: MemberContent, number: int, members: Sequence[MemberContent]) -
         ):
             empty.append(name)
     found = [_fault(one, "not finite", broken)] if broken else []
-    return found + ([_fault(one, "zeroed", empty)] if empty else [])
+    found += [_fault(one, "zeroed", empty)] if empty else []
+    for name, tensor in one.tensors.items():
+        beside = [m.tensors.get(name) for m in members[max(0, number - 1) : number + 2] if m is not one]
+        rows = tensor.zero_rows - max((other.zero_rows for other in beside if other is not None), default=0)
+        if rows > 0 and not tensor.zero and len(beside) == 2 and None not in beside:
+            found.append(_fault(one, "zeroed", [name], f"{rows} of {tensor.shape[0]} rows of {name}"))
+    return found
 
 
 def _is_coarse(word: str, tensor: TensorContent) -> bool:
     return tensor.coarse == word
+
+
+def structure_notes(members: Sequence[MemberContent]) -> list[str]:
+    """What changes once and stays: a padded vocabulary, a head that is written out, layers that are added."""
+    found: dict[str, list[str]] = {}
+    for name in dict.fromkeys(name for one in members for name in one.tensors):
+        shapes = [one.tensors[name].shape if name in one.tensors else () for one in members]
+        changes = [k for k in range(1, len(members)) if shapes[k] != shapes[k - 1]]
+        if len(changes) == 1 and 1 < changes[0] < len(members) - 1:
+            before, after = shapes[changes[0] - 1], shapes[changes[0]]
+            change = (
+                "there"
+                if not before
+                else "no longer there"
+                if not after
+                else f"of shape {after}, not {before},"
+            )
+            found.setdefault(f"{change} from {members[changes[0]].member.name} on", []).append(name)
+    return [f"{some_names(names)}: {change}" for change, names in found.items()]
+
+
+def _lasts(values: Sequence[Hashable], place: int) -> bool:
+    """Whether the value at a place is that of two or more members in turn up to an end of the series.
+
+    Such a change is the writer's own (a resumed run, another version of a library); one member alone is not.
+    """
+    runs = [list(run) for _, run in groupby(range(len(values)), key=values.__getitem__)]
+    return any(place in run and len(run) > 1 for run in (runs[0], runs[-1]))
 
 
 def _isolated_faults(
