@@ -181,3 +181,34 @@ def test_a_change_in_few_places_is_no_adapter(rows: slice, reason: str, tmp_path
     assert (fault.member, fault.fault, fault.tensors) == ("step60", "discontinuity", (UP.format(1),))
     assert fault.reason.startswith("in ")
     assert reason == "in one entry" or "rows" in fault.reason
+
+
+def _ranks(folder: Path, series: Series) -> tuple[dict[int, list[int]], str]:
+    """The steps at which each layer's lower rank is measured, and the answer."""
+    write_series(folder / "run", series)
+    found = joma.track(folder / "run", out=folder / "out", quiet=True)
+    values = found.tables["values"]
+    lower = values[
+        (values["metric"] == "stable_rank") & (values["matrix"] == "lower") & (values["against"] == "")
+    ]
+    steps = {int(layer): sorted(own["step"]) for layer, own in lower.groupby("layer")}
+    return steps, "\n".join(found.answer())
+
+
+def test_a_model_that_grows_is_followed_with_all_of_its_layers(tmp_path: Path) -> None:
+    series = _walk()
+    _deeper(series)
+    steps, said = _ranks(tmp_path, series)
+    late = list(range(50, 120, 10))
+    assert steps == {0: list(series), 1: list(series), 2: late, 3: late}
+    assert "step0 to step40 have other matrices than most; all are measured" in said
+
+
+def test_members_of_another_width_are_not_followed(tmp_path: Path) -> None:
+    """However many they are in turn: nothing of them is a matrix of the others."""
+    series = _walk()
+    for step in range(80, 120, 10):
+        series[step] = {name: one[:, : one.shape[1] // 2].clone() for name, one in series[step].items()}
+    steps, said = _ranks(tmp_path, series)
+    assert steps == {layer: list(range(0, 80, 10)) for layer in range(4)}
+    assert "step80 has other matrices, or matrices of other shapes, than most" in said

@@ -49,11 +49,24 @@ def without_shared(stacks: Iterable[str]) -> dict[str, str]:
     return {stack: ".".join(parts[shared:]) for stack, parts in split.items()}
 
 
+def shapes_by_key(weights: Mapping[str, Weight], config: Config | None) -> dict[Key, tuple[int, ...]]:
+    """The shapes, (outputs, inputs), of the matrices that are read."""
+    return {
+        key: tuple(matrix.take(torch.empty(weights[matrix.tensor].shape, device="meta")).shape)
+        for key, matrix in matrices_by_key(weights, config).items()
+    }
+
+
+def are_mostly_shared(one: Mapping[Key, tuple[int, ...]], other: Mapping[Key, tuple[int, ...]]) -> bool:
+    """Whether the smaller of two models has more than half of its matrices in common with the other.
+
+    So has a model to which layers are added, and not one of another width.
+    """
+    return 2 * len(one.items() & other.items()) > min(len(one), len(other))
+
+
 def signature(weights: Mapping[str, Weight], config: Config | None) -> str:
     """A digest of the matrices that are read and their shapes; of all names and shapes where none is."""
-    told: list[tuple[object, ...]] = [
-        (key, tuple(matrix.take(torch.empty(weights[matrix.tensor].shape, device="meta")).shape))
-        for key, matrix in matrices_by_key(weights, config).items()
-    ]
+    told: list[tuple[object, ...]] = list(shapes_by_key(weights, config).items())
     told = told or [(name, weight.shape) for name, weight in weights.items()]
     return hashlib.sha256(repr(sorted(told, key=repr)).encode()).hexdigest()

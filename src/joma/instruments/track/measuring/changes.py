@@ -16,7 +16,6 @@ from joma.checkpoints.formats.readers import SAFETENSORS_TYPES
 from joma.checkpoints.formats.shard import Room, Rooms
 from joma.checkpoints.omissions import OMITTED
 from joma.checkpoints.series.alike import Key, matrices_by_key
-from joma.core.errors import InputError
 from joma.core.threads import by_work
 from joma.instruments.track.measuring.rows import Row
 
@@ -114,9 +113,6 @@ def changes(
         type only the norm, with the rounding as its ``error_bound``, and a row of metric ``omitted``; such a
         row too for a matrix that holds NaN or infinities. Where no layer has a Q-K product, one row of
         metric ``omitted`` with the reason.
-
-    Raises:
-        InputError: a matrix that has another shape in another checkpoint.
     """
     wanted, chosen = set(roles), None if layers is None else set(layers)
     mine = matrices_by_key(now.weights, now.config, wanted, chosen)
@@ -146,7 +142,9 @@ def changes(
                 rooms[f"float {name}"].as_floats(one.take(stored))
                 for name, (one, stored) in zip(["now", *names], pairs, strict=True)
             ]
-            _check(matrix, weights, [now, *(one for _, one in earlier)])
+            if len({weight.shape for weight in weights}) > 1:
+                rows.append(_omission("another checkpoint of the series has it in another shape", matrix))
+                continue
             if not all(_is_finite(weight) for weight in weights):
                 rows.append(
                     _omission(
@@ -223,16 +221,6 @@ def _below_rounding(against: str, types: Sequence[str]) -> str:
 
 class _NoHeadsError(Exception):
     """Queries and keys that cannot be taken apart by head, and why."""
-
-
-def _check(matrix: Matrix, weights: Sequence[Tensor], checkpoints: Sequence[Checkpoint]) -> None:
-    shape = weights[0].shape
-    for weight, checkpoint in zip(weights, checkpoints, strict=True):
-        if weight.shape != shape:
-            raise InputError(
-                f"{checkpoint.path}: {matrix.tensor} has the shape {tuple(weight.shape)}, another checkpoint "
-                f"of the series {tuple(shape)}; they are not of one run."
-            )
 
 
 def _is_finite(weight: Tensor) -> bool:

@@ -6,12 +6,12 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ import pandas as pd
 from joma.checkpoints.checkpoint import Checkpoint
 from joma.checkpoints.formats.shard import Rooms
 from joma.checkpoints.omissions import OMITTED
+from joma.checkpoints.series.alike import are_mostly_shared, shapes_by_key
 from joma.checkpoints.series.members import Member, Note, lines, notes_on, select
 from joma.checkpoints.series.sources.find import find_series
 from joma.checkpoints.series.sources.source import Series
@@ -136,10 +137,11 @@ class MeasuredSeries:
                 readable.append(member)
         known = [one for one in signatures.values() if one]
         usual = max(known, key=known.count, default="")
+        lasting = self._find_lasting(found, readable, signatures, usual)
         gone = {one.name for one in readable if self.faulty.leave_out(found, one, self.settings.layers)}
         for member in list(readable):
             partly = member.name in self.faulty.left_out and member.name not in gone
-            if signatures[member.name] in ("", usual) or partly:
+            if signatures[member.name] in ("", usual) or partly or member.name in lasting:
                 continue
             text = f"{member.name} has other matrices, or matrices of other shapes, than most"
             self.notes.append(Note("shapes", member.name, text, lost=True))
@@ -157,6 +159,23 @@ class MeasuredSeries:
             self.notes.append(Note("identical", once[0], text))
         kept_members = [member for member in readable if member.name not in self.same_as]
         return self._without_faulty_ones(kept_members, gone)
+
+    def _find_lasting(
+        self, found: Series, members: Sequence[Member], signatures: Mapping[str, str], usual: str
+    ) -> set[str]:
+        """Members of a model that has changed and stayed so, two in turn at least: layers were added, say."""
+        kept: set[str] = set()
+        example = next((one for one in members if signatures[one.name] == usual), None)
+        for line in lines(members):
+            for told, group in groupby(line, key=lambda one: signatures[one.name]):
+                run = list(group)
+                if len(run) < 2 or told in ("", usual) or example is None:
+                    continue
+                if are_mostly_shared(*(shapes_by_key(*found.weights(one)) for one in (run[0], example))):
+                    kept |= {one.name for one in run}
+                    text = f"{run[0].name} to {run[-1].name} have other matrices than most; all are measured"
+                    self.notes.append(Note("structure", run[0].name, text))
+        return kept
 
     def _without_faulty_ones(self, members: Sequence[Member], gone: Collection[str]) -> list[Member]:
         """The members without those of which the audit leaves no matrix."""
