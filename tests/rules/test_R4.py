@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import joma
+from checkpoint_files import write
+from command_line import called
 from drawn_names import assert_unheard_of, pairs, words
 from joma.checkpoints.families.matrices import sort_out
 
@@ -89,7 +95,14 @@ def test_experts_with_biases_may_alternate(family: str, told: bool) -> None:
         assert {m.piece.groups > 1 for m in halves} == {family == "gpt_oss"}
 
 
-@given(words, words, SIDES, SIDES, st.sampled_from(["gate_up", "up_gate", "gate", "up", ""]), st.booleans())
+@given(
+    words,
+    words,
+    SIDES,
+    SIDES,
+    st.sampled_from(["gate_up", "up_gate", "g_x", "u_g", "gate", "up", ""]),
+    st.booleans(),
+)
 def test_halves_in_one_are_ordered_by_the_name_or_the_convention_is_told(
     stack: str, odd: str, hidden: int, width: int, told: str, known: bool
 ) -> None:
@@ -100,5 +113,20 @@ def test_halves_in_one_are_ordered_by_the_name_or_the_convention_is_told(
     found = sort_out({wide: (2 * hidden, width), back: (width, hidden)}, config)
     halves = {m.role: m.piece for m in found.matrices if m.tensor == wide}
     first = min(halves, key=lambda role: halves[role].first)
-    assert first == ("lower" if told == "up_gate" and not known else "gate")
+    assert first == ("lower" if told in ("up_gate", "u_g") and not known else "gate")
     assert {bool(piece.convention) for piece in halves.values()} == {"_" not in told and not known}
+
+
+def test_what_is_read_by_convention_is_told_in_the_answer_and_a_curve(tmp_path: Path) -> None:
+    for step in (1, 2):
+        fused = {"layers.0.mlp.fc1.weight": torch.randn(24, 8), "layers.0.mlp.fc2.weight": torch.randn(8, 12)}
+        write(tmp_path / f"step{step}", fused, model_type="unheard")
+    with pytest.warns(UserWarning, match=r"^read by convention: layers\.0\.mlp\.fc1\.weight \("):
+        table = joma.probe_weights(tmp_path / "step1")
+    assert set(table["matrix"]) == {"gate", "lower", "layers.0.mlp.fc1.weight"}
+    told = called(["probe", str(tmp_path / "step1"), "--weights", "--out", str(tmp_path / "out"), "--quiet"])
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "Read by convention: layers.0.mlp.fc1.weight" in told.stdout
+    assert "Read by convention: layers.0.mlp.fc1.weight" in (tmp_path / "out" / "report.html").read_text()
+    notes = joma.track(tmp_path, out=tmp_path / "track", quiet=True).tables["notes"]
+    assert notes[notes["kind"] == "read by convention"]["lost"].tolist() == [False]

@@ -11,13 +11,14 @@ from typing import TypedDict
 
 import pandas
 
-from joma.checkpoints.checkpoint import Checkpoint
+from joma.checkpoints.effective import Weight
 from joma.checkpoints.families.matrices import Matrix
 from joma.checkpoints.families.names import Place, canonical
 
 OMITTED = "omitted"
 """The metric of rows that stand for a tensor that was not measured: its name stands in ``matrix``."""
-
+SHARE, CONVENTION = "of the parameters", "by convention"
+"""Units of such rows: a share; or of a tensor that was measured, whose layout is a convention (value 0)."""
 
 NAMED_FROM = 0.01
 """Tensors of one kind that hold this share of a checkpoint's parameters are named if nothing tells what they
@@ -92,7 +93,7 @@ def left_out(table: pandas.DataFrame) -> str:
     rows = table[table["metric"] == OMITTED]
     if rows.empty:
         return ""
-    measured = rows["value"] == 0.0
+    measured = rows["unit"] == CONVENTION
     kinds = (("left out", rows[~measured]), ("read by convention", rows[measured]))
     return " ".join(f"{what}: {_name_reasons(own)}." for what, own in kinds if len(own))
 
@@ -166,62 +167,44 @@ class Row(TypedDict):
     reason: str
 
 
-def row_of_damaged(checkpoint: Checkpoint, matrix: Matrix, reason: str, device: str) -> Row:
-    """A matrix that holds no numbers to measure."""
-    shape = checkpoint.weights[matrix.tensor].shape
+def omitted_row(
+    name: str,
+    reason: str,
+    device: str,
+    *,
+    share: float = math.nan,
+    unit: str = SHARE,
+    place: Matrix | Place | None = None,
+    weight: Weight | None = None,
+    asked: bool = True,
+) -> Row:
+    """The row of a tensor that was not measured, or whose layout is a convention.
+
+    Args:
+        name: of the tensor, or of what lies beside the weights.
+        reason: half a sentence.
+        device: where the others are measured.
+        share: of the parameters; not a number where a matrix was asked for and has no numbers.
+        unit: ``SHARE``, or ``CONVENTION`` with a share of 0.
+        place: where it stands, if it stands anywhere.
+        weight: what is stored under the name, if anything is.
+        asked: whether a matrix that was asked for lies in it.
+    """
+    shape = () if weight is None else weight.shape
+    rows, columns = shape[-2:] if len(shape) > 1 else (math.prod(shape), 1) if weight else (0, 0)
     return {
-        "layer": matrix.layer,
-        "stack": matrix.stack,
-        "expert": matrix.expert,
-        "matrix": matrix.tensor,
-        "metric": OMITTED,
-        "value": math.nan,
-        "unit": "of the parameters",
-        "error_bound": None,
-        "rows": shape[-2],
-        "columns": shape[-1],
-        "dtype": checkpoint.weights[matrix.tensor].dtype,
-        "device": device,
-        "tensor": matrix.tensor,
-        "reason": reason.rstrip("."),
-    }
-
-
-def row_of_absent(absent: Matrix, device: str) -> Row:
-    """A matrix that the other layers have and this one lacks."""
-    return {
-        "layer": absent.layer,
-        "stack": absent.stack,
-        "expert": absent.expert,
-        "matrix": absent.tensor,
-        "metric": OMITTED,
-        "value": math.nan,
-        "unit": "of the parameters",
-        "error_bound": None,
-        "rows": 0,
-        "columns": 0,
-        "dtype": "",
-        "device": device,
-        "tensor": absent.tensor,
-        "reason": f"it is not there, though most layers have their {absent.role} matrix",
-    }
-
-
-def row_of_aside(where: str, reason: str, share: float, device: str) -> Row:
-    """What lies beside the weights as a whole and was not taken for them."""
-    return {
-        "layer": None,
-        "error_bound": None,
-        "stack": "",
-        "expert": "",
-        "dtype": "",
-        "tensor": "",
-        "matrix": where,
+        "layer": None if place is None else place.layer,
+        "stack": "" if place is None else place.stack,
+        "expert": "" if place is None else place.expert,
+        "matrix": name,
         "metric": OMITTED,
         "value": share,
-        "unit": "of the parameters",
-        "rows": 0,
-        "columns": 0,
+        "unit": unit,
+        "error_bound": None,
+        "rows": rows,
+        "columns": columns,
+        "dtype": "" if weight is None else weight.dtype,
         "device": device,
-        "reason": reason,
+        "tensor": name if asked else "",
+        "reason": reason.rstrip("."),
     }

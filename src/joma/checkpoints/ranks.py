@@ -15,19 +15,17 @@ from torch import Tensor, nn
 from joma.checkpoints.adapters import Adapter, open_weights
 from joma.checkpoints.checkpoint import Checkpoint
 from joma.checkpoints.families.matrices import Matrix, sort_out
-from joma.checkpoints.families.names import Place, locate
+from joma.checkpoints.families.names import locate
 from joma.checkpoints.families.roles import ATTENTION_ROLES, MLP_ROLES, role_at
 from joma.checkpoints.formats.shard import Rooms
 from joma.checkpoints.in_memory import weights_of
 from joma.checkpoints.omissions import (
-    OMITTED,
+    CONVENTION,
     Row,
     absent_matrices,
     find_unmeasured,
     left_out,
-    row_of_absent,
-    row_of_aside,
-    row_of_damaged,
+    omitted_row,
 )
 from joma.core.errors import InputError, nearest
 from joma.core.progress import Progress
@@ -88,8 +86,8 @@ def probe_weights(
         read or holds NaN or infinities; of the tensors of which no rule says what they are those that stand
         where other layers have a measured matrix, and those that with all of their kind hold one percent of
         the parameters; and copies of the weights beside them. There ``matrix`` is the tensor's name,
-        ``value`` its share of the parameters (0 where it was measured, and how it is laid out is a
-        convention), and ``reason`` says why; ``tensor`` is the name again where
+        ``value`` its share of the parameters (0, in the unit ``by convention``, where it was measured and a
+        convention told its layout), and ``reason`` says why; ``tensor`` is the name again where
         its role was asked for. A zero matrix has no stable rank: NaN, and the ``reason``.
 
     Raises:
@@ -188,7 +186,8 @@ def rank_rows(
                 except InputError as error:  # NaN or infinities: they cost this matrix alone
                     failed[number] = error
                     reason = str(error).removeprefix(f"{checkpoint.path}: ")
-                    rows[number] = [row_of_damaged(checkpoint, matrix, reason, str(device))]
+                    weighed = checkpoint.weights[name]
+                    rows[number] = [omitted_row(name, reason, str(device), place=matrix, weight=weighed)]
             del tensor
     if failed and len(failed) == len(plan.matrices):
         raise next(iter(failed.values()))
@@ -243,23 +242,42 @@ def _plan(checkpoint: Checkpoint, roles: set[str], layers: set[int] | None, devi
     total = sum(sizes.values()) or 1
     named = find_unmeasured(reasons, sizes, places, matrices)
     omitted = [
-        _omission(checkpoint, name, reason, sizes[name] / total, name in asked, device, places[name])
+        omitted_row(
+            name,
+            reason,
+            device,
+            share=sizes[name] / total,
+            place=places[name],
+            weight=weights[name],
+            asked=name in asked,
+        )
         for name, reason in {**asked, **reasons}.items()
         if (name in asked or name in named) and (layers is None or places[name].layer in layers)
     ]
+    conventions = {m.tensor: m for m in matrices if m.piece.convention}
     omitted += [
-        _omission(checkpoint, name, convention, 0.0, False, device, places[name])
-        for name, convention in {m.tensor: m.piece.convention for m in matrices}.items()
-        if convention
+        omitted_row(
+            name,
+            one.piece.convention,
+            device,
+            share=0.0,
+            unit=CONVENTION,
+            place=one,
+            weight=weights[name],
+            asked=False,
+        )
+        for name, one in conventions.items()
     ]
     partly = {(places[name].stack, places[name].layer) for name in {**asked, **reasons}}
     omitted += [
-        row_of_absent(absent, device)
-        for absent in absent_matrices(sorted_out.matrices, partly)
-        if absent.role in roles and (layers is None or absent.layer in layers)
+        omitted_row(
+            one.tensor, f"it is not there, though most layers have their {one.role} matrix", device, place=one
+        )
+        for one in absent_matrices(sorted_out.matrices, partly)
+        if one.role in roles and (layers is None or one.layer in layers)
     ]
     omitted += [
-        row_of_aside(where, reason, count / total, device)
+        omitted_row(where, reason, device, share=count / total, asked=False)
         for where, (reason, count) in checkpoint.asides.items()
         if layers is None
     ]
@@ -305,29 +323,6 @@ def _refuse_nothing(checkpoint: Checkpoint, roles: set[str], asked: Mapping[str,
         f"{checkpoint.path}: none of its {len(checkpoint.weights)} tensors ({some}, ...) has the name of a "
         f"{' or '.join(sorted(roles))} matrix{hint}; ask for other roles, or report this model's family."
     )
-
-
-def _omission(
-    checkpoint: Checkpoint, name: str, reason: str, share: float, asked: bool, device: str, place: Place
-) -> Row:
-    weight = checkpoint.weights[name]
-    rows, columns = weight.shape[-2:] if len(weight.shape) > 1 else (math.prod(weight.shape), 1)
-    return {
-        "layer": place.layer,
-        "stack": place.stack,
-        "expert": place.expert,
-        "matrix": name,
-        "metric": OMITTED,
-        "value": share,
-        "unit": "of the parameters",
-        "error_bound": None,
-        "rows": rows,
-        "columns": columns,
-        "dtype": weight.dtype,
-        "device": device,
-        "tensor": name if asked else "",
-        "reason": reason,
-    }
 
 
 def _measure(

@@ -31,7 +31,7 @@ def do(call: JobCall) -> int:
         quiet=options.quiet,
         executor=executor_of(options.executor),
     )
-    made = directory
+    made, machines = directory, True
     if isinstance(job, Instrument):
         made = write_report([run], directory / "report.html", overwrite=options.overwrite)
     if options.json:
@@ -39,19 +39,23 @@ def do(call: JobCall) -> int:
     elif isinstance(job, Instrument) and isinstance(options, InstrumentOptions) and options.csv:
         print(run.tables[job.main_table()].to_csv(index=False), end="")
     else:
+        machines = False
         print("\n".join(filter(None, [job.terminal_text(run.tables), run_as_text(run), one_line_of(made)])))
     lacking = job.list_missing(run.tables)
     if lacking:
         print("\n".join(["joma: not measured:", *map(one_line, lacking)]), file=sys.stderr)
-    return max(int(bool(lacking)), _remarks(job, run))
+    return max(int(bool(lacking)), _remarks(job, run, machines))
 
 
-def _remarks(job: Job, run: Run) -> int:
-    """Name on stderr what a table of weights leaves out; the exit status, 1 where that had been asked for."""
+def _remarks(job: Job, run: Run, machines: bool) -> int:
+    """The exit status of a table of weights: 1 where what was asked for is left out.
+
+    What is left out stands in the answer; what machines read has none, and it is named on stderr.
+    """
     if not (isinstance(job, ProbeSettings) and job.weights):
         return 0
     ranks = run.tables["ranks"]
-    if said := left_out(ranks):
+    if machines and (said := left_out(ranks)):
         print(f"joma: {one_line(said)}", file=sys.stderr)
     return 0 if is_whole(ranks) else 1
 

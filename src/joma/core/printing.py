@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 TYPE_CHECKING = False  # as checkers read it; importing typing takes longer than what a terminal is sent
@@ -30,6 +30,12 @@ def harmless(text: str) -> str:
 def one_line_of(name: object) -> str:
     """The same of a name that stands in a line of its own: its line feeds and tabulators are escaped too."""
     return "".join(_escape(one) if one in _LAYOUT else one for one in harmless(str(name)))
+
+
+def some_names(names: Sequence[str], most: int = 3) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _is_harmless(one: str) -> bool:

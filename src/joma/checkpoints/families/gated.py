@@ -7,13 +7,9 @@ columns: gate and lower matrix in one; or one is the other's transposed shape, a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
-from joma.checkpoints.families.layout import Shape
-
-_WORD = re.compile(r"[a-z]+")
-_GATE, _LOWER = {"gate", "g"}, {"up", "x", "u", "value"}
+from joma.checkpoints.families.layout import Shape, halves_in
 
 
 def by_shapes(
@@ -66,9 +62,9 @@ def _gated_roles(
 ) -> tuple[dict[str, str], dict[str, str]]:
     if {roles[name] for name in there} == {"gate", "lower"}:
         return ({} if roles[back] == "upper" else {back: "upper"}), {}
-    words = {name: set(_WORD.findall(leaves[name].lower())) for name in there}
-    gates = [name for name in there if words[name] & _GATE]
-    lowers = [name for name in there if words[name] & _LOWER]
+    gates, lowers = (
+        [name for name in there if half in halves_in(leaves[name])] for half in ("gate", "lower")
+    )
     gate = gates[0] if len(gates) == 1 else None
     if gate is None and not gates and len(lowers) == 1:
         gate = next(name for name in there if name != lowers[0])

@@ -25,6 +25,8 @@ _READS = {
     *("query_down", "key_value_down"),
 }
 _WRITES = {"upper", "output"}
+_HALVES = {"gate": "gate", "g": "gate", **dict.fromkeys(("up", "x", "u", "value"), "lower")}
+"""Words in the names of an MLP's matrices -> which of the two that lead in."""
 _LOWERS = ("gate_and_lower", "lower", "gate")
 _CONV1D = ("c_attn", "c_fc", "c_proj", "q_attn")
 _CODEGEN_SHARDS = 4
@@ -235,19 +237,23 @@ def _mlp(
             "them in some families, cannot be told; a config.json with model_type would"
         )
     names = ("gate", "lower")
-    told = _order_in(place.leaf)
-    if sizes.family.lower_first or place.leaf in _LOWER_FIRST or (sizes.family is ANY and told == "lower"):
+    told = halves_in(place.leaf)
+    if (
+        sizes.family.lower_first
+        or place.leaf in _LOWER_FIRST
+        or (sizes.family is ANY and told == names[::-1])
+    ):
         names = ("lower", "gate")
-    elif sizes.family is ANY and not told and place.leaf not in _GATE_FIRST:
+    elif sizes.family is ANY and told != names and place.leaf not in _GATE_FIRST:
         piece = replace(piece, convention=_GATE_IS_FIRST)
     middle = outputs // 2
     return [(names[0], replace(piece, last=middle)), (names[1], replace(piece, first=middle, last=outputs))]
 
 
-def _order_in(leaf: str) -> str:
-    """Which half the name of gate and lower matrix in one has first: ``gate``, ``lower``, or nothing."""
-    words = [word for word in re.findall("[a-z]+", leaf.lower()) if word in ("gate", "up")]
-    return {("gate", "up"): "gate", ("up", "gate"): "lower"}.get(tuple(words), "")
+def halves_in(leaf: str) -> tuple[str, ...]:
+    """Which of ``gate`` and ``lower`` a name within an MLP tells, in its order: both, of the two in one."""
+    found = (_HALVES.get(word) for word in re.findall("[a-z]+", leaf.lower()))
+    return tuple(half for half in found if half)
 
 
 def _queries(piece: Piece, outputs: int, near: Mapping[str, Shape], sizes: Sizes) -> Pieces:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from joma.core.claim import Claim
+from joma.core.printing import some_names
 from joma.instruments.audit import AuditSettings
 
 _NAMED = 5
@@ -24,8 +25,7 @@ def answer(settings: AuditSettings, tables: Mapping[str, pd.DataFrame]) -> list[
         f"Each of the {len(tables['members'])} members is what its name says, as far as its weights tell."
     ]
     if faulty:
-        more = len(faulty) - _NAMED
-        names = ", ".join(faulty[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+        names = some_names(faulty, _NAMED)
         words = ("is", "its name says") if len(faulty) == 1 else ("are", "their names say")
         said = [
             f"{len(faulty)} of the {len(tables['members'])} members {words[0]} not what {words[1]}: {names}.",

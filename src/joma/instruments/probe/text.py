@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from joma.checkpoints.adapters import is_adapter
+from joma.checkpoints.omissions import left_out
 from joma.core.files import user_path
 from joma.instruments.probe import ProbeSettings
 from joma.instruments.probe.adapter import adapter_as_text
@@ -35,8 +36,8 @@ def probe_sentences(tables: Mapping[str, pd.DataFrame]) -> list[str]:
     """At most one sentence a section: attention, ranks, Theorem 1, representations, what keys receive."""
     layers = tables["layers"]
     said = [
-        _of_attention(layers, tables), _of_ranks(layers), _of_theorem_1(tables), _of_cosines(layers),
-        _of_received(tables),
+        _of_attention(layers, tables), _of_ranks(layers), _of_omissions(tables), _of_theorem_1(tables),
+        _of_cosines(layers), _of_received(tables),
     ]  # fmt: skip
     return [sentence for sentence in said if sentence]
 
@@ -125,6 +126,11 @@ def _of_ranks(layers: pd.DataFrame) -> str:
         f"The stable rank of the {what} lies between {least} ({course.idxmin()}) and "
         f"{most} ({course.idxmax()})."
     )
+
+
+def _of_omissions(tables: Mapping[str, pd.DataFrame]) -> str:
+    said = left_out(tables["ranks"]) if "ranks" in tables else ""
+    return said[:1].upper() + said[1:]
 
 
 def _of_theorem_1(tables: Mapping[str, pd.DataFrame]) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from joma.core.printing import one_line_of
+from joma.core.printing import one_line_of, some_names
 
 FAULTS = {
     "copy": "all of its tensors are another member's",
@@ -41,12 +41,6 @@ UNREADABLE = frozenset({"unreadable", "missing file"})
 """Faults of members that cannot be opened."""
 
 
-def some_names(names: Sequence[str]) -> str:
-    """The first three names, and how many more there are."""
-    more = len(names) - 3
-    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
-
-
 @dataclass(frozen=True)
 class Fault:
     """A member that is not what its name says."""
@@ -71,8 +65,7 @@ class Fault:
 
     def sentence(self) -> str:
         """The fault as one sentence."""
-        count = len(self.tensors)
-        some = ", ".join(self.tensors[:3]) + (f" and {count - 3} more" if count > 3 else "")
+        some = some_names(self.tensors)
         match = f" (they match {self.matches})" if self.matches else ""
         reason = f": {self.reason}" if self.reason else ""
         return f"{self.member}: {FAULTS[self.fault]}{f': {some}' if some else ''}{match}{reason}."

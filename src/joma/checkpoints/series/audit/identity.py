@@ -11,8 +11,9 @@ import numpy as np
 
 from joma.checkpoints.series.audit.content import MemberContent
 from joma.checkpoints.series.audit.continuity import error_at, squared_distances
-from joma.checkpoints.series.audit.faults import Fault, some_names
+from joma.checkpoints.series.audit.faults import Fault
 from joma.core.arguments import Array
+from joma.core.printing import some_names
 
 _EVIDENCE = 16
 """Entries that other intervals change: fewer may stay as they are by chance."""

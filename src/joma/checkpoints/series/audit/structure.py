@@ -10,7 +10,8 @@ from functools import partial
 from itertools import groupby
 
 from joma.checkpoints.series.audit.content import MemberContent, TensorContent
-from joma.checkpoints.series.audit.faults import Fault, some_names
+from joma.checkpoints.series.audit.faults import Fault
+from joma.core.printing import some_names
 
 _Key = Callable[[TensorContent], Hashable]
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -169,10 +170,8 @@ def _isolated_faults(
         most = usual if usual is not None else counts.most_common(1)[0][0]
         if usual is not None and 2 * counts[usual] < len(told):
             continue
-        runs = [list(run) for _, run in groupby(told, key=lambda pair: pair[1])]
-        for place, run in enumerate(runs):
-            inside = 0 < place < len(runs) - 1
-            if run[0][1] != most and (len(run) == 1 or inside):
-                for k, _ in run:
-                    named.setdefault(k, []).append(name)
+        values = [value for _, value in told]
+        for place, (k, value) in enumerate(told):
+            if value != most and not _lasts(values, place):
+                named.setdefault(k, []).append(name)
     return [_fault(members[k], word, names) for k, names in sorted(named.items())]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from joma.checkpoints.omissions import OMITTED
+from joma.checkpoints.omissions import CONVENTION, OMITTED
 from joma.checkpoints.series.alike import without_shared
 from joma.checkpoints.series.members import Member, Note
+from joma.core.printing import some_names
 
 Piece = tuple[Member, Member | None, list[pd.DataFrame]]
 """A member, the one before it in its line, and tables of it."""
-_NAMED = 3
 
 
 def place_rows(series: str, pieces: Sequence[Piece]) -> pd.DataFrame:
@@ -76,15 +76,12 @@ def notes_of_omissions(values: pd.DataFrame) -> list[Note]:
     count = values["checkpoint"].nunique()
     for (metric, reason), own in values[told].groupby(["metric", "reason"], sort=False):
         kind = "left out" if metric == OMITTED else "zero"
+        if (own["unit"] == CONVENTION).all():
+            kind = "read by convention"
         names = own["matrix" if metric == OMITTED else "tensor"].unique().tolist()
         lost = bool(metric == OMITTED and (own["tensor"] != "").any())
         where = own["checkpoint"].unique().tolist()
-        places = "" if len(where) == count else f", of {_some(where)}"
-        what = "" if names == ["query_key"] else f"{_some(names)}: "
+        places = "" if len(where) == count else f", of {some_names(where)}"
+        what = "" if names == ["query_key"] else f"{some_names(names)}: "
         notes.append(Note(kind, "", f"{what}{reason}{places}", lost=lost))
     return notes
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
