@@ -24,37 +24,26 @@ FEWEST = 1 << 19
 
 def compiled_moments(scores: Scores, wanted: WantedMoments) -> Moments | None:
     """The moments of every row, or None where the kernel does not serve (see the module) or is not there."""
-    if wanted.powers or wanted.key_spread:
+    kernel = None if wanted.powers or wanted.key_spread or not kernel_serves(scores) else _kernel()
+    if kernel is None:
         return None
-    sums = compiled_sums(scores, placed=wanted.mean_key)
-    if sums is None:
-        return None
+    query, key, seen = scores.query, scores.key, scores.visible
+    factor = scores.scale * BITS
+    sums = _sums(kernel, query, key, seen.first, seen.stop, scores.positions, factor, placed=wanted.mean_key)
     named: dict[str | float, Tensor] = {name: sums[name] for name in sums}
     return moments_of_sums(scores, wanted, named, scores.length() * BITS)
 
 
-def compiled_sums(scores: Scores, *, placed: bool = False) -> dict[str, Tensor] | None:
-    """The sums that the kernel's ``row_sums`` describes, by name, or None as ``compiled_moments``."""
-    if math.prod(scores.query.shape[:3]) * scores.key.shape[2] < FEWEST:
-        return None
-    return compiled_rows(scores, placed=placed)
-
-
-def compiled_rows(scores: Scores, *, placed: bool = False) -> dict[str, Tensor] | None:
-    """``compiled_sums`` of a text of any length."""
-    query, key, seen = scores.query, scores.key, scores.visible
-    if (
-        query.device.type != "cpu"
-        or query.dtype != torch.float32
-        or not scores.linear
-        or seen.mask is not None
-    ):
-        return None
-    kernel = _kernel()
-    if kernel is None:
-        return None
-    factor = scores.scale * BITS
-    return _sums(kernel, query, key, seen.first, seen.stop, scores.positions, factor, placed=placed)
+def kernel_serves(scores: Scores) -> bool:
+    """Whether there is enough to compute, in float32 on the CPU, of scores as the module describes."""
+    query = scores.query
+    return (
+        math.prod(query.shape[:3]) * scores.key.shape[2] >= FEWEST
+        and query.device.type == "cpu"
+        and query.dtype == torch.float32
+        and scores.linear
+        and scores.visible.mask is None
+    )
 
 
 def _sums(

@@ -207,7 +207,8 @@ def exp2_from(least: np.float32, x: np.float32) -> np.float32:
 
 
 @njit(fastmath=True)
-def _largest(values: Floats) -> np.float32:
+def largest_of(values: Floats) -> np.float32:
+    """The largest of some numbers, at least one."""
     largest: np.float32 = values[0]
     for place in range(len(values)):
         largest = max(largest, values[place])
@@ -218,7 +219,7 @@ def _largest(values: Floats) -> np.float32:
 def _add(scores: Floats, square: Floats, placed: bool, ramp: Floats, away: np.float32, state: Floats) -> None:
     """Add the scores on some keys, the first so far away, to (top, total, mean, square, place) of a row."""
     # Loops over whole slices: from other ends, where an index might be negative, none is vectorised.
-    top = _largest(scores)
+    top = largest_of(scores)
     if state[1] > 0:
         top = max(top, state[0])
     total, mean, weighted, place = single(0.0), single(0.0), single(0.0), single(0.0)

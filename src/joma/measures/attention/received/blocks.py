@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from joma.measures.attention.received.sums import Sums, doubts, underflow_bound
+from joma.measures.attention.received.sums import Rounding, Sums, underflow_bound
 from joma.measures.attention.scores import Scores
 
 _LOGITS = 3 << 17
@@ -103,8 +103,9 @@ def _doubts(part: Scores, keys: slice, p: Tensor, top: Tensor) -> tuple[Tensor, 
     """What p_ij is off, relatively: a_i |k_j| + b_i; (samples, key heads, group, rows) each."""
     square = part.key[:, :, keys].square().sum(-1)
     typical = torch.matmul(p, square[:, :, None, :, None]).squeeze(-1).sqrt()
-    slope, floor = doubts(part, typical.flatten(1, 2), top.squeeze(-1).flatten(1, 2), p.shape[-1])
-    return part.group_heads(slope), part.group_heads(floor)
+    rounding = Rounding.of(part, p.shape[-1])
+    floor = rounding.floor(typical.flatten(1, 2), top.squeeze(-1).flatten(1, 2))
+    return part.group_heads(rounding.slope), part.group_heads(floor)
 
 
 def _add_mass(

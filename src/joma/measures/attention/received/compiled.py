@@ -1,7 +1,6 @@
 """Sums over the queries of each key on the CPU, by joma's own compiled kernel.
 
-Where the entropy's kernel serves: scores linear in the keys, of which each row sees an interval. The first
-pass over the keys is the entropy's and finds each row's normaliser; the second adds what the keys receive.
+Where the entropy's kernel serves: scores linear in the keys, of which each row sees an interval.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from joma.measures.attention.compiled import compiled_rows, compiled_sums, explain_absence
+from joma.measures.attention.compiled import explain_absence, kernel_serves
 from joma.measures.attention.received.blocks import BlockSums
-from joma.measures.attention.received.sums import Sums, doubts, underflow_bound
+from joma.measures.attention.received.sums import Rounding, Sums, underflow_bound
 from joma.measures.attention.scores import BITS, Scores
 from joma.measures.attention.visible_keys import visible_keys
 
@@ -33,36 +32,24 @@ def compiled_key_sums(
         weight: (batch or 1, rows), how often each row counts.
         value: (batch, heads or key heads, keys, width) float32.
     """
-    rows = compiled_sums(scores)
-    kernel = None if rows is None else _kernel()
-    if rows is None or kernel is None or not all(bool(x.isfinite().all()) for x in rows.values()):
-        return None
-    return _key_sums(kernel, scores, rows, sinks, weight, value)
+    kernel = _kernel() if kernel_serves(scores) else None
+    found = None if kernel is None else _key_sums(kernel, scores, sinks, weight, value)
+    # Scores that overflow make sums that are no numbers.
+    return found if found is not None and bool(found.mass.isfinite().all()) else None
 
 
 def _key_sums(
-    kernel: ModuleType,
-    scores: Scores,
-    rows: dict[str, Tensor],
-    sinks: Tensor | None,
-    weight: Tensor,
-    value: Tensor | None,
+    kernel: ModuleType, scores: Scores, sinks: Tensor | None, weight: Tensor, value: Tensor | None
 ) -> Sums:
-    top, total, square = rows["top"], rows["total"], rows["square"]
-    beside = torch.zeros_like(top)
+    seen, keys = scores.visible, scores.key.shape[2]
+    counted = weight[:, None] * (seen.counts > 0)
+    rounding = Rounding.of(scores, keys)
+    sink: Tensor = torch.full_like(rounding.slope, -torch.inf)
     if sinks is not None:
         # The sink's logit on the scale of the centred scores.
-        sink = (sinks[:, None] - scores.offset()).to(top) * BITS
-        highest = torch.maximum(top, sink)
-        kept, beside = (top - highest).exp2(), (sink - highest).exp2()
-        top, total, square = highest, total * kept + beside, square * kept
-    share = torch.where(total > 0, 1 / total, 0.0)
-    counted = weight[:, None].to(top) * (scores.visible.counts > 0)
-    slope, floor = doubts(scores, (square * share).sqrt(), top / BITS, scores.key.shape[2])
-    several = scores.visible.counts > 1
-    each = (top, share, counted, counted * slope, counted * floor, beside * share, several.to(top))
-    per_row = torch.stack([x.expand(top.shape) for x in each])
-    seen = scores.visible
+        sink = ((sinks[:, None] - scores.offset()) * BITS).expand(sink.shape)
+    shape = sink.shape
+    per_row = torch.stack([x.to(scores.query).expand(shape) for x in (sink, counted, rounding.slope)])
     found = kernel.key_sums(
         scores.query.numpy(),
         scores.key.numpy(),
@@ -71,9 +58,10 @@ def _key_sums(
         seen.stop.numpy(),
         per_row.numpy(),
         scores.scale * BITS,
+        (rounding.unit, rounding.extra),
     )
     sums = Sums(*torch.from_numpy(found).unbind(0))
-    sums.mass_error += underflow_bound(top.dtype) * weight.sum(-1)[:, None, None]
+    sums.mass_error += underflow_bound(scores.query.dtype) * weight.sum(-1)[:, None, None]
     return sums
 
 
@@ -99,9 +87,8 @@ def _agrees(kernel: ModuleType) -> bool:
     weight = torch.ones(1, 40, dtype=torch.float64)
     right = BlockSums(scores.centre_keys(torch.float64), None, weight, value.double(), 1 << 20).sums()
     centred = scores.centre_keys(torch.float32)
-    rows = compiled_rows(centred)
-    found = None if rows is None else _key_sums(kernel, centred, rows, None, weight, value)
-    return found is not None and all(
+    found = _key_sums(kernel, centred, None, weight, value)
+    return all(
         torch.allclose(getattr(found, name), getattr(right, name), rtol=1e-5, atol=1e-30)
         for name in ("mass", "maximum", "square", "removal")
     )

@@ -1,9 +1,10 @@
-"""Sums over the queries of each key, compiled by numba: a second pass that knows each row's normaliser.
+"""Sums over the queries of each key, compiled by numba: the products of a chunk of rows are made once.
 
 Importing this module imports numba and compiles (seconds); later processes read what was compiled.
 
-A task takes the rows of one head, 48 at a time. With values it keeps their probabilities while it needs
-them twice: for the outputs, and for how far each output is from each value.
+A task takes the rows of one head, 48 at a time, and keeps their scores on all keys, 192 bytes a key: first
+each row's largest, then the exponentials and their sum, then what each key receives. With values it needs
+the same numbers twice more: for the outputs, and for how far each output is from each value.
 """
 
 from __future__ import annotations
@@ -24,21 +25,28 @@ from joma.measures.attention.compiled_kernel import (
     Whole,
     array_type,
     compiled,
+    exp2_from,
+    largest_of,
     pack,
     products,
     single,
 )
 from joma.measures.attention.received.compiled_rows import (
-    BESIDE,
     FLOOR,
     SEVERAL,
     SHARE,
+    SINK,
     SLOPE,
+    TOP,
+    TOTAL,
+    TYPICAL,
     WEIGHT,
     add_mass,
     add_removal,
+    exponentiate,
     take_largest,
 )
+from joma.measures.attention.scores import BITS
 from joma.measures.attention.torch_threads import TAKEN, next_task, run_on_threads
 
 SUMS = ("mass", "mass_error", "maximum", "square", "removal", "removal_error")
@@ -49,6 +57,7 @@ MASS_SUMS = 3
 _CHUNK = ROWS * BLOCKS
 _TASKS = 32
 """Parts of the work at least, where there are as many blocks of rows: enough for the threads of a machine."""
+_NATS = single(1 / BITS)
 _LOST = single(2.0**-90)
 """Where the other keys of a row have less, too many of their probabilities are below what float32 holds."""
 
@@ -61,8 +70,9 @@ def key_sums(
     stop: NDArray[np.int64],
     per_row: NDArray[np.float32],
     factor: float,
+    doubt: tuple[float, float],
 ) -> NDArray[np.float64]:
-    """Sums over the rows of p_ij = share_i 2^(x_ij - top_i), x_ij = factor q_i . k_j, first_i <= j < stop_i.
+    """Sums over the rows of p_ij = 2^(x_ij) / sum_j 2^(x_ij), x_ij = factor q_i . k_j, first_i <= j < stop_i.
 
     Args:
         query: (batch, heads, rows, width), any strides.
@@ -70,11 +80,10 @@ def key_sums(
         value: (batch, heads or key heads, keys, value width), any strides.
         first: (batch or 1, rows) and
         stop: (batch or 1, rows), the keys that a row sees.
-        per_row: (7, batch, heads, rows): top; share, the reciprocal of the row's sum of 2^(x - top) with its
-            sink; weight, how often the row counts; slope and floor, so that weight_i times what p_ij is
-            off, relatively, is slope_i |k_j| + floor_i; beside, the sink's probability; several, whether
-            the row sees two keys.
+        per_row: (3, batch, heads, rows): the sink's x, which joins the sum, or -infinity; weight, how often
+            the row counts; slope, see ``Rounding``.
         factor: of the products.
+        doubt: unit and extra, see ``Rounding``.
 
     Returns:
         (6, batch, heads, keys): ``SUMS``; without values the first three are right and the others 0. The
@@ -99,7 +108,7 @@ def key_sums(
     sums = np.zeros((lanes, batch, heads, len(SUMS) if value_width else MASS_SUMS, keys), np.float64)
     run_on_threads(
         _key_sums, query, panels, np.sqrt(square), padded, value_panels, value_square, first, stop, per_row,
-        single(factor), sums,
+        single(factor), single(doubt[0]), single(doubt[1]), sums,
     )  # fmt: skip
     total = np.zeros((len(SUMS), batch, heads, keys))
     total[: sums.shape[3]] = np.moveaxis(sums.sum(0), 2, 0)
@@ -121,40 +130,21 @@ def _columns(low: Whole, high: Whole, block: int, strip: int) -> tuple[int, int]
 
 
 @njit(fastmath=FLAGS, error_model="numpy")
-def _mass_of_block(
-    scores: Floats,
-    base: int,
-    seen: tuple[int, int],
-    bounds: tuple[Whole, Whole],
-    block: int,
-    strip: int,
-    known: Floats,
-    lengths: Floats,
-    added: Floats,
-    kept: tuple[Whole, Floats],
-) -> None:
-    """Make probabilities of a block's scores on a strip, 0 where a row does not see, and add them.
-
-    A row's largest, where it is more than half, is written to ``kept``, with the sum of the others.
-    """
-    low, high = bounds
-    places, alone = kept
-    for place in range(block, block + ROWS):
-        line = base + (place - block) * STRIP
-        start, end = max(low[place] - strip, 0), min(high[place] - strip, STRIP)
-        if start >= end:
-            scores[line + seen[0] : line + seen[1]] = single(0.0)
-            continue
-        p = scores[line + start : line + end]
+def _normalise(known: Floats, bounds: tuple[Whole, Whole], unit: np.float32, extra: np.float32) -> None:
+    """Find what follows for each row from its top and its sums; nothing where it counts nowhere."""
+    for place in range(len(known)):
         row = known[place]
-        add_mass(p, row, lengths[start:end], added[0, start:end], added[1, start:end], added[2, start:end])
-        if row[SHARE] > single(0.5):
-            at, largest, rest = take_largest(p)
-            alone[place, 1] += rest
-            if at >= 0:
-                places[place], alone[place, 0] = strip + start + at, largest
-        scores[line + seen[0] : line + start] = single(0.0)
-        scores[line + end : line + seen[1]] = single(0.0)
+        row[SHARE], row[FLOOR], row[SEVERAL] = single(0.0), single(0.0), single(0.0)
+        seen = bounds[1][place] - bounds[0][place]
+        if seen <= 0:
+            row[SLOPE] = single(0.0)
+            continue
+        row[TOTAL] += exp2_from(single(-127.0), row[SINK] - row[TOP])
+        row[SHARE] = single(1.0) / row[TOTAL]
+        typical = np.sqrt(row[TYPICAL] * row[SHARE])
+        row[FLOOR] = row[SLOPE] * typical + unit * (np.abs(row[TOP]) * _NATS + extra)
+        if seen > 1:
+            row[SEVERAL] = row[WEIGHT]
 
 
 @njit(fastmath=FLAGS, error_model="numpy")
@@ -181,7 +171,8 @@ def _outputs(
             continue
         row, at = known[place], places[place]
         if at >= 0:
-            p, others = alone[place, 0], alone[place, 1] + row[BESIDE]
+            beside = exp2_from(single(-127.0), row[SINK] - row[TOP])
+            p, others = alone[place, 0] * row[SHARE], alone[place, 1] + beside
             sums[3, at] += row[WEIGHT] * p * p
             if row[SEVERAL] > 0:
                 change, whole = single(0.0), single(0.0)
@@ -189,54 +180,25 @@ def _outputs(
                     without, value = outputs[place, d] / others, values[at, d]
                     change += (without - value) * (without - value)
                     whole += without * without + value * value
-                if others >= _LOST:
-                    sums[4, at] += row[WEIGHT] * p * p * change
-                    sums[5, at] += p * p * whole * (row[SLOPE] * length[at] + row[FLOOR])
+                if others * row[SHARE] >= _LOST:
+                    weight = row[SEVERAL] * p * p
+                    sums[4, at] += weight * change
+                    sums[5, at] += weight * whole * (row[SLOPE] * length[at] + row[FLOOR])
                 else:
                     sums[5, at] = np.inf
             for d in range(width):
-                outputs[place, d] += p * values[at, d]
+                outputs[place, d] += alone[place, 0] * values[at, d]
         for d in range(width):
-            squares[place] += outputs[place, d] * outputs[place, d]
-            turned[place // ROWS, d, place % ROWS] = single(-2.0) * outputs[place, d]
-
-
-@njit(fastmath=FLAGS, error_model="numpy")
-def _removal_of_block(
-    p: Floats,
-    base: int,
-    bounds: tuple[Whole, Whole],
-    block: int,
-    strip: int,
-    known: Floats,
-    dots: Floats,
-    lengths: tuple[Floats, Floats],
-    squares: Floats,
-    added: Floats,
-) -> None:
-    """Add the changes of a block's outputs on a strip."""
-    low, high = bounds
-    for place in range(block, block + ROWS):
-        line, own = base + (place - block) * STRIP, (place - block) * STRIP
-        start, end = max(low[place] - strip, 0), min(high[place] - strip, STRIP)
-        if start < end:
-            add_removal(
-                p[line + start : line + end],
-                dots[own + start : own + end],
-                (lengths[0][start:end], lengths[1][start:end]),
-                squares[place],
-                known[place],
-                added[0, start:end],
-                added[1, start:end],
-                added[2, start:end],
-            )
+            output = outputs[place, d] * row[SHARE]
+            squares[place] += output * output
+            turned[place // ROWS, d, place % ROWS] = single(-2.0) * output
 
 
 @compiled(
     [
         types.void(
             GIVEN, array_type(5), array_type(3), array_type(4), array_type(5), array_type(3), BOUNDS, BOUNDS,
-            GIVEN, types.float32, types.Array(types.float64, 5, "C"), TAKEN,
+            GIVEN, types.float32, types.float32, types.float32, types.Array(types.float64, 5, "C"), TAKEN,
         )
     ]
 )  # fmt: skip
@@ -251,6 +213,8 @@ def _key_sums(
     stop: Whole,
     per_row: Floats,
     factor: np.float32,
+    unit: np.float32,
+    extra: np.float32,
     sums: NDArray[np.float64],
     taken: Whole,
 ) -> None:
@@ -267,12 +231,14 @@ def _key_sums(
     flat_turned = turned.reshape(turned.size)
     outputs = np.zeros((_CHUNK, padded), np.float32)
     flat_outputs = outputs.reshape(outputs.size)
-    p = np.zeros((strips if valued else 1) * _CHUNK * STRIP, np.float32)
-    dots = np.empty(ROWS * STRIP, np.float32)
-    lengths, sizes = np.empty(STRIP, np.float32), np.empty(STRIP, np.float32)
+    parts = np.zeros((strips, _CHUNK, STRIP), np.float32)
+    flat_parts = parts.reshape(parts.size)
+    dots = np.empty((ROWS, STRIP), np.float32)
+    flat_dots = dots.reshape(dots.size)
+    lengths = np.empty((2, STRIP), np.float32)
     low, high = np.zeros(_CHUNK, np.int64), np.zeros(_CHUNK, np.int64)
     bounds = (low, high)
-    known, alone = np.zeros((_CHUNK, 7), np.float32), np.zeros((_CHUNK, 2), np.float32)
+    known, alone = np.zeros((_CHUNK, 9), np.float32), np.zeros((_CHUNK, 2), np.float32)
     places, squares = np.zeros(_CHUNK, np.int64), np.zeros(_CHUNK, np.float32)
     kept = (places, alone)
     task = next_task(taken)
@@ -289,8 +255,10 @@ def _key_sums(
                 row = begin + place
                 if row >= rows:
                     continue
-                for name in range(7):
+                for name in range(3):
                     known[place, name] = per_row[name, sample, head, row]
+                known[place, TOP] = known[place, SINK]
+                known[place, TOTAL], known[place, TYPICAL] = single(0.0), single(0.0)
                 if known[place, WEIGHT] > 0 and first[own, row] < stop[own, row]:
                     low[place], high[place] = first[own, row], stop[own, row]
                     least, most = min(least, low[place]), max(most, high[place])
@@ -298,30 +266,70 @@ def _key_sums(
                     packed[place // ROWS, direction, place % ROWS] = (
                         query[sample, head, row, direction] * factor
                     )
-            outputs[:] = single(0.0)
-            alone[:] = single(0.0)
-            for strip in range(least // STRIP * STRIP, most, STRIP):
-                # A copy: slices of what the threads share would have them count its references in turn.
-                for column in range(min(STRIP, keys - strip)):
-                    lengths[column] = length[sample, key_head, strip + column]
-                added = np.zeros((3, STRIP), np.float32)
+            start = least // STRIP * STRIP
+            for strip in range(start, most, STRIP):
                 for block in range(0, _CHUNK, ROWS):
                     seen = _columns(low, high, block, strip)
-                    base = (strip // STRIP * _CHUNK if valued else 0) * STRIP + block * STRIP
-                    if seen[0] == seen[1]:
-                        continue
+                    base = (strip // STRIP * _CHUNK + block) * STRIP
                     for column in range(seen[0], seen[1], PANEL):
                         panel = here * number + (strip + column) // PANEL
                         products(
                             flat_packed, (block * width, ROWS, 1), flat, (panel * width * PANEL, PANEL),
-                            width, p, (base + column, STRIP), False,
+                            width, flat_parts, (base + column, STRIP), False,
                         )  # fmt: skip
-                    _mass_of_block(p, base, seen, bounds, block, strip, known, lengths, added, kept)
-                    row = there * number * PANEL + strip + seen[0]
-                    for direction in range(0, padded if valued else 0, PANEL):
+                    for place in range(block, block + ROWS):
+                        left, right = max(low[place] - strip, 0), min(high[place] - strip, STRIP)
+                        if left < right:
+                            largest = largest_of(parts[strip // STRIP, place, left:right])
+                            known[place, TOP] = max(known[place, TOP], largest)
+            for strip in range(start, most, STRIP):
+                # A copy: slices of what the threads share would have them count its references in turn.
+                for column in range(min(STRIP, keys - strip)):
+                    lengths[0, column] = length[sample, key_head, strip + column]
+                    lengths[1, column] = lengths[0, column] * lengths[0, column]
+                for place in range(_CHUNK):
+                    seen = _columns(low, high, place // ROWS * ROWS, strip)
+                    line = parts[strip // STRIP, place]
+                    left, right = max(low[place] - strip, 0), min(high[place] - strip, STRIP)
+                    if left >= right:
+                        line[seen[0] : seen[1]] = single(0.0)
+                        continue
+                    total, typical = exponentiate(
+                        line[left:right], lengths[1, left:right], known[place, TOP]
+                    )
+                    known[place, TOTAL] += total
+                    known[place, TYPICAL] += typical
+                    line[seen[0] : left] = single(0.0)
+                    line[right : seen[1]] = single(0.0)
+            _normalise(known, bounds, unit, extra)
+            outputs[:] = single(0.0)
+            alone[:] = single(0.0)
+            for strip in range(start, most, STRIP):
+                for column in range(min(STRIP, keys - strip)):
+                    lengths[0, column] = length[sample, key_head, strip + column]
+                added = np.zeros((3, STRIP), np.float32)
+                for block in range(0, _CHUNK, ROWS):
+                    left, right = _columns(low, high, block, strip)
+                    if left == right:
+                        continue
+                    mine = known[block : block + ROWS]
+                    seen_parts = parts[strip // STRIP, block : block + ROWS, left:right]
+                    add_mass(seen_parts, mine, lengths[0, left:right], added[:, left:right])
+                    if not valued:
+                        continue
+                    for place in range(block, block + ROWS):
+                        if known[place, SHARE] > single(0.5):
+                            line = parts[strip // STRIP, place, left:right]
+                            at, largest, rest = take_largest(line, single(0.5) * known[place, TOTAL])
+                            alone[place, 1] += rest
+                            if at >= 0:
+                                places[place], alone[place, 0] = strip + left + at, largest
+                    row = there * number * PANEL + strip + left
+                    base = (strip // STRIP * _CHUNK + block) * STRIP + left
+                    for direction in range(0, padded, PANEL):
                         products(
-                            p, (base + seen[0], 1, STRIP), flat_values, (row * padded + direction, padded),
-                            seen[1] - seen[0], flat_outputs, (block * padded + direction, padded), True,
+                            flat_parts, (base, 1, STRIP), flat_values, (row * padded + direction, padded),
+                            right - left, flat_outputs, (block * padded + direction, padded), True,
                         )  # fmt: skip
                 for column in range(min(STRIP, keys - strip)):
                     at = strip + column
@@ -334,22 +342,29 @@ def _key_sums(
                 outputs, values[sample, value_head], known, bounds, kept, length[sample, key_head], turned,
                 squares, sums[lane, sample, head],
             )  # fmt: skip
-            for strip in range(least // STRIP * STRIP, most, STRIP):
+            for strip in range(start, most, STRIP):
                 for column in range(min(STRIP, keys - strip)):
-                    lengths[column] = length[sample, key_head, strip + column]
-                    sizes[column] = value_square[sample, value_head, strip + column]
+                    lengths[0, column] = length[sample, key_head, strip + column]
+                    lengths[1, column] = value_square[sample, value_head, strip + column]
                 added = np.zeros((3, STRIP), np.float32)
                 for block in range(0, _CHUNK, ROWS):
-                    seen = _columns(low, high, block, strip)
-                    base = strip // STRIP * _CHUNK * STRIP + block * STRIP
-                    for column in range(seen[0], seen[1], PANEL):
+                    left, right = _columns(low, high, block, strip)
+                    if left == right:
+                        continue
+                    for column in range(left, right, PANEL):
                         panel = there * number + (strip + column) // PANEL
                         products(
                             flat_turned, (block * value_width, ROWS, 1), flat_panels,
-                            (panel * value_width * PANEL, PANEL), value_width, dots, (column, STRIP), False,
+                            (panel * value_width * PANEL, PANEL), value_width, flat_dots, (column, STRIP),
+                            False,
                         )  # fmt: skip
-                    _removal_of_block(
-                        p, base, bounds, block, strip, known, dots, (lengths, sizes), squares, added
+                    add_removal(
+                        parts[strip // STRIP, block : block + ROWS, left:right],
+                        dots[:, left:right],
+                        known[block : block + ROWS],
+                        squares[block : block + ROWS],
+                        lengths[:, left:right],
+                        added[:, left:right],
                     )
                 for column in range(min(STRIP, keys - strip)):
                     for name in range(3):

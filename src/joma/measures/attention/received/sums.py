@@ -30,21 +30,28 @@ class Sums:
     removal_error: Tensor
 
 
-def doubts(scores: Scores, typical: Tensor, top: Tensor, keys: int) -> tuple[Tensor, Tensor]:
-    """What p_ij is off, relatively: a_i |k_j| + b_i; a and b (batch, heads, rows).
+@dataclass(frozen=True)
+class Rounding:
+    """What p_ij is off, relatively: slope_i (|k_j| + typical_i) + unit (|top_i| + extra).
 
-    Args:
-        scores: of the rows.
-        typical: (batch, heads, rows) root mean square of the lengths of the keys under p.
-        top: (batch, heads, rows) each row's largest score, in nats.
-        keys: how many are summed.
+    ``typical`` is the root mean square of the lengths of the keys under p, ``top`` the largest score in nats.
     """
-    length = scores.length()
-    size = length * typical + top.abs() + 8 + math.sqrt(keys) / 16
-    if scores.softcap is not None:
-        size = size + scores.softcap
-    rounding = scores.rounding * (1.0 if keys <= _FEW else _SPREAD)
-    return rounding * length, rounding * size
+
+    slope: Tensor
+    """(batch, heads, rows)"""
+    unit: float
+    extra: float
+
+    @classmethod
+    def of(cls, scores: Scores, keys: int) -> Rounding:
+        """Of rows whose sums have so many terms."""
+        unit = scores.rounding * (1.0 if keys <= _FEW else _SPREAD)
+        extra = 8 + math.sqrt(keys) / 16 + (scores.softcap or 0.0)
+        return cls(unit * scores.length(), unit, extra)
+
+    def floor(self, typical: Tensor, top: Tensor) -> Tensor:
+        """All but slope_i |k_j|, (batch, heads, rows)."""
+        return self.slope * typical + self.unit * (top.abs() + self.extra)
 
 
 def underflow_bound(dtype: torch.dtype) -> float:
