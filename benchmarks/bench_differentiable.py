@@ -16,9 +16,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
+from peak import peak_of
 
 import joma
 
@@ -54,17 +54,7 @@ def peak(length: int, *steps: Callable[[torch.Tensor, torch.Tensor], None]) -> f
     joma.attention_entropy(*tensors(256), causal=True)  # what is compiled and imported is not the step's
     attention(*tensors(256))
     query, key = tensors(length)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
-    before = highest()
-    for step in steps:
-        step(query, key)
-    return (highest() - before) / 1024
-
-
-def highest() -> int:
-    """The process's peak memory, in kB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+    return peak_of(lambda: [step(query, key) for step in steps])[1]
 
 
 def main() -> None:

@@ -99,8 +99,11 @@ def key_sums(
     if value is None:
         value = np.zeros((1, 1, 0, 0), np.float32)
     samples, value_heads, _, value_width = value.shape
-    padded = np.zeros((samples, value_heads, number * PANEL, -(-value_width // PANEL) * PANEL), np.float32)
-    padded[:, :, : value.shape[2], :value_width] = value
+    padded = value
+    if value.shape[2] % PANEL or value_width % PANEL or not value.flags.c_contiguous:
+        room = (samples, value_heads, number * PANEL, -(-value_width // PANEL) * PANEL)
+        padded = np.zeros(room, np.float32)
+        padded[:, :, : value.shape[2], :value_width] = value
     value_panels = np.zeros((samples, value_heads, number, value_width, PANEL), np.float32)
     value_square = np.empty((samples, value_heads, value.shape[2]), np.float32)
     run_on_threads(pack, value, value_panels, value_square)
@@ -111,7 +114,7 @@ def key_sums(
         single(factor), single(doubt[0]), single(doubt[1]), sums,
     )  # fmt: skip
     total = np.zeros((len(SUMS), batch, heads, keys))
-    total[: sums.shape[3]] = np.moveaxis(sums.sum(0), 2, 0)
+    np.sum(sums, axis=0, out=np.moveaxis(total[: sums.shape[3]], 0, 2))
     total[SUMS.index("maximum")] = sums[:, :, :, SUMS.index("maximum")].max(0)
     return total
 
@@ -294,9 +297,7 @@ def _key_sums(
                     if left >= right:
                         line[seen[0] : seen[1]] = single(0.0)
                         continue
-                    total, typical = exponentiate(
-                        line[left:right], lengths[1, left:right], known[place, TOP]
-                    )
+                    total, typical = exponentiate(line[left:right], lengths[1, left:right], known[place, TOP])
                     known[place, TOTAL] += total
                     known[place, TYPICAL] += typical
                     line[seen[0] : left] = single(0.0)
@@ -358,14 +359,16 @@ def _key_sums(
                             (panel * value_width * PANEL, PANEL), value_width, flat_dots, (column, STRIP),
                             False,
                         )  # fmt: skip
-                    add_removal(
-                        parts[strip // STRIP, block : block + ROWS, left:right],
-                        dots[:, left:right],
-                        known[block : block + ROWS],
-                        squares[block : block + ROWS],
-                        lengths[:, left:right],
-                        added[:, left:right],
-                    )
+                    for place in range(block, block + ROWS):
+                        if known[place, SHARE] > 0:
+                            add_removal(
+                                parts[strip // STRIP, place, left:right],
+                                dots[place - block, left:right],
+                                known[place],
+                                squares[place],
+                                lengths[:, left:right],
+                                added[:, left:right],
+                            )
                 for column in range(min(STRIP, keys - strip)):
                     for name in range(3):
                         sums[lane, sample, head, 3 + name, strip + column] += added[name, column]

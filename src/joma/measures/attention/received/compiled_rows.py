@@ -59,33 +59,32 @@ def add_mass(parts: Floats, known: Floats, length: Floats, added: Floats) -> Non
 
 @njit(fastmath=FLAGS, error_model="numpy")
 def add_removal(
-    parts: Floats, dots: Floats, known: Floats, outputs: Floats, lengths: Floats, added: Floats
+    parts: Floats, dots: Floats, known: Floats, output: np.float32, lengths: Floats, added: Floats
 ) -> None:
-    """Add what leaving each key out changes in a block of rows to (square, removal, removal's error).
+    """Add what leaving each key out changes in a row to (square, removal, removal's error).
+
+    Row by row: of a block together no vectors are made, as too many arrays might overlap.
 
     Args:
-        parts: (``ROWS``, keys) 2^(x - top).
-        dots: (``ROWS``, keys) -2 o . v.
-        known: (``ROWS``, .) of the rows.
-        outputs: (``ROWS``,) |o|^2.
+        parts: (keys,) 2^(x - top).
+        dots: (keys,) -2 o . v.
+        known: of the row.
+        output: |o|^2.
         lengths: (2, keys) |k| and |v|^2.
         added: (3, keys)
     """
-    squares, removal, doubt = added[0], added[1], added[2]
-    for at in range(parts.shape[1]):
-        square, change, sloped, floored = single(0.0), single(0.0), single(0.0), single(0.0)
-        for row in range(ROWS):
-            p = parts[row, at] * known[row, SHARE]
-            size = outputs[row] + lengths[1, at]
-            square += known[row, WEIGHT] * p * p
-            ratio = p / (single(1.0) - p)
-            ratio = known[row, SEVERAL] * ratio * ratio
-            change += ratio * max(size + dots[row, at], single(0.0))
-            sloped += known[row, SLOPE] * (ratio * size)
-            floored += known[row, FLOOR] * (ratio * size)
-        squares[at] += square
-        removal[at] += change
-        doubt[at] += sloped * lengths[0, at] + floored
+    share, weight, several = known[SHARE], known[WEIGHT], known[SEVERAL]
+    slope, floor = known[SLOPE], known[FLOOR]
+    length, values = lengths[0], lengths[1]
+    square, removal, doubt = added[0], added[1], added[2]
+    for at in range(len(parts)):
+        p = parts[at] * share
+        size = output + values[at]
+        square[at] += weight * p * p
+        ratio = p / (single(1.0) - p)
+        ratio = several * ratio * ratio
+        removal[at] += ratio * max(size + dots[at], single(0.0))
+        doubt[at] += ratio * size * (slope * length[at] + floor)
 
 
 @njit(fastmath=FLAGS, error_model="numpy")
