@@ -212,3 +212,64 @@ def test_members_of_another_width_are_not_followed(tmp_path: Path) -> None:
     steps, said = _ranks(tmp_path, series)
     assert steps == {layer: list(range(0, 80, 10)) for layer in range(4)}
     assert "step80 has other matrices, or matrices of other shapes, than most" in said
+
+
+def _named(found: joma.AuditResult) -> dict[int, tuple[str, frozenset[str], str]]:
+    rows = {one.step: (one.fault, frozenset(one.tensors), one.matches) for one in found.faults}
+    assert len(rows) == len(found.faults)
+    return rows
+
+
+def _first_shard(series: Series) -> frozenset[str]:
+    return frozenset(name for name in series[0] if ".0." in name or ".1." in name or name == EMBEDDING)
+
+
+@pytest.mark.parametrize("stale", [(10, 20), (50, 60), (30, 70), (90, 100), (80, 90, 100)])
+def test_two_members_with_the_final_shard_are_named_once_each(stale: tuple[int, ...], tmp_path: Path) -> None:
+    """As step50000 and step58000 of pythia-12b; at the end of the line, too, where it comes to rest."""
+    series = _walk(seed=3)
+    own = _first_shard(series)
+    for step in stale:
+        series[step] = series[step] | {name: series[110][name] for name in own}
+    assert _named(_audit(tmp_path, series)) == dict.fromkeys(stale, ("stale tensors", own, "step110"))
+
+
+@pytest.mark.parametrize("last", [10, 60, 90, 100])
+def test_a_shard_that_is_frozen_from_some_step_on_is_no_fault(last: int, tmp_path: Path) -> None:
+    series = _walk(seed=4)
+    for step in range(last, 120, 10):
+        series[step] = series[step] | {name: series[last][name] for name in _first_shard(series)}
+    assert _audit(tmp_path, series).faults == []
+
+
+def test_where_a_tensor_rests_in_all_members_but_one_that_one_is_named(tmp_path: Path) -> None:
+    series = _walk(seed=5)
+    name = UP.format(2)
+    for step in series:
+        series[step][name] = series[0][name]
+    series[50][name] = series[0][name].flip(0)
+    assert {step: fault[1] for step, fault in _named(_audit(tmp_path, series)).items()} == {
+        50: frozenset({name})
+    }
+
+
+def test_copies_in_turn_are_named_whole_beside_a_tensor_that_rests(tmp_path: Path) -> None:
+    series = _walk(seed=6)
+    for step in range(10, 120, 10):
+        series[step][UP.format(2)] = series[10][UP.format(2)]
+    for step in (40, 60):
+        series[step] = series[50]
+    found = _named(_audit(tmp_path, series))
+    assert len(found) == 2
+    assert set(found) < {40, 50, 60}
+    assert {fault for fault, _, _ in found.values()} == {"copy"}
+
+
+@pytest.mark.parametrize("one", [50, 60])
+def test_a_layer_of_a_neighbour_is_stale_whichever_of_the_two_has_it(one: int, tmp_path: Path) -> None:
+    series = _walk(seed=7)
+    own = frozenset({UP.format(1), DOWN.format(1)})
+    other = {50: 60, 60: 50}[one]
+    series[one] = series[one] | {name: series[other][name] for name in own}
+    found = _named(_audit(tmp_path, series))
+    assert found == {one: ("stale tensors", own, f"step{other}")}

@@ -115,15 +115,16 @@ def unusual(errors: dict[int, float], tests: int) -> dict[int, float]:
 
 
 def end_moves(squares: Array, order: Sequence[int], first: bool) -> float:
-    """How far the end of a line lies from its neighbour, over the largest change beyond that."""
+    """How far the end of a line lies from its neighbour, over the largest change beyond that.
+
+    0 where there is none: what was frozen there, or from there on, tells nothing of the end.
+    """
     line = list(order if first else reversed(order))
     if len(line) < 4:
         return 0.0
     beyond = max(float(squares[line[i], line[i + 1]]) for i in range(1, min(4, len(line) - 1)))
     step = float(squares[line[0], line[1]])
-    if beyond > 0:
-        return float(np.sqrt(step / beyond))
-    return float("inf") if step > 0 else 0.0
+    return float(np.sqrt(step / beyond)) if beyond > 0 else 0.0
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ What one of them has named is left out of the next, so that a tensor is named on
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -350,11 +351,13 @@ def _at_ends(line: Line, names: Sequence[str]) -> list[Fault]:
         if end in line.averages:
             continue
         looks: dict[str, EndLook] = {}
-        for name in names:
+        nearest = {name: tuple(line.order(name)[:3] if first else line.order(name)[:-4:-1]) for name in names}
+        usual_ones = Counter(nearest.values()).most_common(1)
+        for name, near in nearest.items():
             order = line.order(name)
-            if len(order) < 4 or end not in order:
+            # Where a neighbour is left out, a tensor moves farther than the others do.
+            if len(order) < 4 or end not in order or near != usual_ones[0][0]:
                 continue
-            near = order[:3] if first else order[:-4:-1]
             samples = line.samples(name, near)
             angles = cosines(samples)
             angles[~samples.any(axis=1)] = np.nan  # all zero, as biases begin: related to nothing, and to all

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -20,6 +20,8 @@ _EVIDENCE = 16
 _WHOLE = 0.999
 _TWICE = 1.5
 """Times the usual squared change, where an interval holds two: noise adds to 2, a drift to 4."""
+_FEW = 4
+"""A tensor that differs in one of so many members at most rests in the others."""
 _FEWEST_BLOCKS, _OTHERS = 2, 4
 """Blocks of rows that two members share, and by which factor these are more than those of any other two."""
 
@@ -49,23 +51,25 @@ def shared_tensors(members: Sequence[MemberContent]) -> SharedTensors:
         )
     if not alive and len(members) > 1:
         alive = [name for name in names if not members[0].tensors[name].constant]
-    pairs: dict[tuple[int, int], list[str]] = defaultdict(list)
-    for name in alive:
-        groups: dict[bytes, list[int]] = defaultdict(list)
-        for place, digest in enumerate(digests[name]):
-            groups[digest].append(place)
-        for group in groups.values():
-            if len(group) > 1 and _is_evidence(members, name, group):
-                for stale, fitting in _divide(members, name, group):
-                    pairs[stale, fitting].append(name)
-    _settle_sides(members, alive, pairs)
+    pairs, jumped = _sharing_pairs(members, alive, digests)
+    counted = {pair: len(own) for pair, own in pairs.items()}
     for (stale, fitting), own in sorted(pairs.items()):
         if len(own) == 1 and ".experts." in own[0] and abs(stale - fitting) == 1:
             found.notes.append(f"{own[0]} did not change from one member to the next (an expert at rest)")
             continue
         own += [n for n in names if n not in own and len(own) > 1 and _came_along(members, n, stale, fitting)]
-        whole = len([name for name in own if name in alive]) >= _WHOLE * len(alive)
-        if not whole and abs(stale - fitting) == 1 and not _moved_twice(members, own, alive, stale, fitting):
+        same = [name for name in alive if digests[name][stale] == digests[name][fitting]]
+        whole = len(same) >= _WHOLE * len(alive) and 2 * len(own) >= len(alive)
+        if whole and any(counted[pair] > counted[stale, fitting] for pair in counted if pair[0] == stale):
+            continue  # of several members with the same contents one is named
+        own += [name for name in same if whole and name not in own]
+        beside = not whole and abs(stale - fitting) == 1 and stale not in jumped
+        if beside:
+            sides = [(stale, fitting), (fitting, stale)]
+            sides = [side for side in sides if _moved_twice(members, own, alive, *side)]
+            if sides:
+                stale, fitting = sides[0]
+        if beside and not sides:
             names_of_two = " and ".join(members[k].member.name for k in sorted((stale, fitting)))
             found.notes.append(f"{some_names(own)}: the same in {names_of_two} (frozen between them)")
             continue
@@ -89,6 +93,36 @@ def shared_tensors(members: Sequence[MemberContent]) -> SharedTensors:
     return found
 
 
+def _sharing_pairs(
+    members: Sequence[MemberContent], alive: Sequence[str], digests: Mapping[str, Sequence[bytes]]
+) -> tuple[dict[tuple[int, int], list[str]], set[int]]:
+    """(stale, fitting) -> the tensors that they share, and the members where a line's end jumps to rest."""
+    sharing: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    resting: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    jumped: set[int] = set()
+    for name in alive:
+        groups: dict[bytes, list[int]] = defaultdict(list)
+        for place, digest in enumerate(digests[name]):
+            groups[digest].append(place)
+        for group in groups.values():
+            if len(group) > 1:
+                (sharing if _is_evidence(members, name, group) else resting)[tuple(group)].append(name)
+    for shared, own in resting.items():
+        if _jumps_to_rest(members, own, alive, shared):
+            sharing[shared] += own
+            jumped |= set(shared)
+    pairs: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for shared, own in sharing.items():
+        # What the same members share belongs to one of them: to that which most of its tensors fit.
+        votes = Counter(_fitting(members, name, shared) for name in own)
+        fitting = max(shared, key=lambda k: (votes[k], k))
+        for stale in shared:
+            if stale != fitting:
+                pairs[stale, fitting] += own
+    _settle_sides(members, alive, pairs)
+    return pairs, jumped
+
+
 def _moved_twice(
     members: Sequence[MemberContent], own: Sequence[str], alive: Sequence[str], stale: int, fitting: int
 ) -> bool:
@@ -105,6 +139,20 @@ def _moved_twice(
     usual = _median_share(members, [n for n in alive if n not in own], interval, min(stale, fitting))
     own_share = _median_share(members, own, interval, min(stale, fitting))
     return usual > 0 and own_share > _TWICE * usual  # where the others rest there, parts rest in turn
+
+
+def _jumps_to_rest(
+    members: Sequence[MemberContent], own: Sequence[str], alive: Sequence[str], group: Sequence[int]
+) -> bool:
+    """Whether tensors that are the same in the last three members or more came there by a jump.
+
+    Tensors that were frozen from there on moved before as they did elsewhere.
+    """
+    before, last = group[0] - 1, len(members) - 1
+    if len(group) < 3 or before < 0 or list(group) != list(range(group[0], last + 1)) or len(own) < 3:
+        return False
+    usual = _median_share(members, [name for name in alive if name not in own], before, group[0])
+    return 0.0 < _TWICE * usual < _median_share(members, own, before, group[0])
 
 
 def _median_share(members: Sequence[MemberContent], names: Sequence[str], interval: int, rest: int) -> float:
@@ -136,6 +184,9 @@ def shared_rows(members: Sequence[MemberContent], named: Collection[tuple[int, s
         if not all(name in one.tensors for one in members):
             continue
         order = [k for k in range(len(members)) if (k, name) not in named]
+        contents = Counter(members[k].tensors[name].digest for k in order)
+        if contents and _in_nearly_all(contents.most_common(1)[0][1], len(order)):
+            continue  # at rest, and something else where it is not
         sizes = {members[k].tensors[name].sample.size for k in order}
         for kind in ("rows", "columns"):
             blocks = [members[k].tensors[name].blocks_of(kind) for k in order]
@@ -146,8 +197,9 @@ def shared_rows(members: Sequence[MemberContent], named: Collection[tuple[int, s
                 pairs[order[pair[0]], order[pair[1]]][name] = f"{100 * part:.0f} % of the {kind} of {name}"
     found = []
     for pair, reasons in sorted(pairs.items()):
-        sides = [_divide(members, name, pair)[0] for name in reasons]
-        stale, fitting = max(sorted(set(sides)), key=sides.count)
+        sides = [_fitting(members, name, pair) for name in reasons]
+        fitting = max(sorted(set(sides), reverse=True), key=sides.count)
+        stale = pair[pair[0] == fitting]
         one, names = members[stale], list(reasons)
         reason = f"{reasons[names[0]]} are the same"
         place, match = one.member.place.step, members[fitting].member.name
@@ -205,13 +257,14 @@ def tied_tensors(members: Sequence[MemberContent], names: Sequence[str]) -> list
 def _is_evidence(members: Sequence[MemberContent], name: str, group: Sequence[int]) -> bool:
     """Whether the tensor's equality says anything: elsewhere it changes in many entries, and not by rest.
 
-    A tensor that stays for three members or more in turn is frozen there.
+    A tensor that stays for three members or more in turn is frozen there, and where it is the same in all but
+    a few members, these are the ones that differ.
     """
     tensors = [one.tensors[name] for one in members]
     if tensors[group[0]].constant or not tensors[group[0]].sample.size:
         return False
     run = group[-1] - group[0] == len(group) - 1
-    if run and len(group) > 2:
+    if len(group) > 2 and (run or _in_nearly_all(len(group), len(members))):
         # Whole members that are copies of one are told by all of their tensors together.
         return all(
             members[group[0]].tensors[n].digest == members[k].tensors[n].digest
@@ -229,8 +282,12 @@ def _is_evidence(members: Sequence[MemberContent], name: str, group: Sequence[in
     return min(changed) >= min(_EVIDENCE, tensors[0].sample.size // 2)
 
 
-def _divide(members: Sequence[MemberContent], name: str, group: Sequence[int]) -> list[tuple[int, int]]:
-    """(stale, fitting) of a group: the fitting one lies best between its neighbours, the group left out.
+def _in_nearly_all(count: int, members: int) -> bool:
+    return _FEW * (members - count) <= members
+
+
+def _fitting(members: Sequence[MemberContent], name: str, group: Sequence[int]) -> int:
+    """Which of a group lies best between its neighbours, the group left out.
 
     Of two at the end of a line nothing tells which: the last one counts, since final weights under the names
     of earlier steps are a common error of publishing, and the reverse is not.
@@ -241,8 +298,7 @@ def _divide(members: Sequence[MemberContent], name: str, group: Sequence[int]) -
     inside = [usable.index(k) for k in group]
     errors = {k: _misfit(squares, [members[m] for m in usable], usable.index(k), inside) for k in group}
     last = len(members) - 1
-    fitting = min(group, key=lambda k: (errors[k], k != last))
-    return [(k, fitting) for k in group if k != fitting]
+    return min(group, key=lambda k: (errors[k], k != last))
 
 
 def _misfit(squares: Array, members: Sequence[MemberContent], place: int, group: Sequence[int]) -> float:
