@@ -114,7 +114,7 @@ def _sharing_pairs(
     pairs: dict[tuple[int, int], list[str]] = defaultdict(list)
     for shared, own in sharing.items():
         # What the same members share belongs to one of them: to that which most of its tensors fit.
-        votes = Counter(_fitting(members, name, shared) for name in own)
+        votes = Counter(_owner_of(members, name, shared) for name in own)
         fitting = max(shared, key=lambda k: (votes[k], k))
         for stale in shared:
             if stale != fitting:
@@ -197,7 +197,7 @@ def shared_rows(members: Sequence[MemberContent], named: Collection[tuple[int, s
                 pairs[order[pair[0]], order[pair[1]]][name] = f"{100 * part:.0f} % of the {kind} of {name}"
     found = []
     for pair, reasons in sorted(pairs.items()):
-        sides = [_fitting(members, name, pair) for name in reasons]
+        sides = [_owner_of(members, name, pair) for name in reasons]
         fitting = max(sorted(set(sides), reverse=True), key=sides.count)
         stale = pair[pair[0] == fitting]
         one, names = members[stale], list(reasons)
@@ -286,7 +286,7 @@ def _in_nearly_all(count: int, members: int) -> bool:
     return _FEW * (members - count) <= members
 
 
-def _fitting(members: Sequence[MemberContent], name: str, group: Sequence[int]) -> int:
+def _owner_of(members: Sequence[MemberContent], name: str, group: Sequence[int]) -> int:
     """Which of a group lies best between its neighbours, the group left out.
 
     Of two at the end of a line nothing tells which: the last one counts, since final weights under the names
@@ -308,16 +308,17 @@ def _misfit(squares: Array, members: Sequence[MemberContent], place: int, group:
     if len(order) < 3:
         return 0.0 if place == group[-1] else 1.0  # the final weights under an earlier name
     steps = np.array([float(members[k].member.place.step) for k in order])
+    apart = group[-1] - group[0] >= len(group)  # in a row all have the same neighbours: the steps decide
     if 0 < at < len(order) - 1:
         low, up = squares[order[at - 1], place], squares[place, order[at + 1]]
-        if group[-1] - group[0] > 1:
+        if apart:
             return error_at(squares, order, at)
         before, after = steps[at] - steps[at - 1], steps[at + 1] - steps[at]
         if min(low, up, before, after) <= 0:
             return 1.0
         return abs(float(np.log(low / up) - np.log(before / after)))
     near, far = (order[1], order[2]) if at == 0 else (order[-2], order[-3])
-    if group[-1] - group[0] > 1:
+    if apart:
         step, beyond = squares[place, near], squares[near, far]
         return float(np.sqrt(step / beyond)) / 2.0 if beyond > 0 else 1.0
     return 1.0
