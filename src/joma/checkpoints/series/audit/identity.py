@@ -66,10 +66,9 @@ def shared_tensors(members: Sequence[MemberContent]) -> SharedTensors:
         beside = not whole and abs(stale - fitting) == 1 and stale not in jumped
         if beside:
             sides = [(stale, fitting), (fitting, stale)]
-            sides = [side for side in sides if _moved_twice(members, own, alive, *side)]
-            if sides:
-                stale, fitting = sides[0]
-        if beside and not sides:
+            jumps = [side for side in sides if _moved_twice(members, own, alive, *side)]
+            stale, fitting = (jumps or sides)[0]
+        if beside and not jumps:
             names_of_two = " and ".join(members[k].member.name for k in sorted((stale, fitting)))
             found.notes.append(f"{some_names(own)}: the same in {names_of_two} (frozen between them)")
             continue

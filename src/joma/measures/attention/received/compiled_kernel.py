@@ -238,7 +238,6 @@ def _key_sums(
     flat_parts = parts.reshape(parts.size)
     dots = np.empty((ROWS, STRIP), np.float32)
     flat_dots = dots.reshape(dots.size)
-    lengths = np.empty((2, STRIP), np.float32)
     low, high = np.zeros(_CHUNK, np.int64), np.zeros(_CHUNK, np.int64)
     bounds = (low, high)
     known, alone = np.zeros((_CHUNK, 9), np.float32), np.zeros((_CHUNK, 2), np.float32)
@@ -251,6 +250,13 @@ def _key_sums(
         value_head = head // (heads // value_heads)
         here = sample * key_heads + key_head
         there = sample * value_heads + value_head
+        # |k|, |v|^2, |k|^2. A copy: slices of what threads share would have them count its references.
+        lengths = np.zeros((3, number * PANEL), np.float32)
+        for at in range(keys):
+            lengths[0, at] = length[sample, key_head, at]
+            lengths[2, at] = lengths[0, at] * lengths[0, at]
+            if valued:
+                lengths[1, at] = value_square[sample, value_head, at]
         for begin in range(lane * _CHUNK, rows, lanes * _CHUNK):
             least, most = keys, 0
             for place in range(_CHUNK):
@@ -286,10 +292,6 @@ def _key_sums(
                             largest = largest_of(parts[strip // STRIP, place, left:right])
                             known[place, TOP] = max(known[place, TOP], largest)
             for strip in range(start, most, STRIP):
-                # A copy: slices of what the threads share would have them count its references in turn.
-                for column in range(min(STRIP, keys - strip)):
-                    lengths[0, column] = length[sample, key_head, strip + column]
-                    lengths[1, column] = lengths[0, column] * lengths[0, column]
                 for place in range(_CHUNK):
                     seen = _columns(low, high, place // ROWS * ROWS, strip)
                     line = parts[strip // STRIP, place]
@@ -297,7 +299,8 @@ def _key_sums(
                     if left >= right:
                         line[seen[0] : seen[1]] = single(0.0)
                         continue
-                    total, typical = exponentiate(line[left:right], lengths[1, left:right], known[place, TOP])
+                    square = lengths[2, strip + left : strip + right]
+                    total, typical = exponentiate(line[left:right], square, known[place, TOP])
                     known[place, TOTAL] += total
                     known[place, TYPICAL] += typical
                     line[seen[0] : left] = single(0.0)
@@ -306,8 +309,6 @@ def _key_sums(
             outputs[:] = single(0.0)
             alone[:] = single(0.0)
             for strip in range(start, most, STRIP):
-                for column in range(min(STRIP, keys - strip)):
-                    lengths[0, column] = length[sample, key_head, strip + column]
                 added = np.zeros((3, STRIP), np.float32)
                 for block in range(0, _CHUNK, ROWS):
                     left, right = _columns(low, high, block, strip)
@@ -315,7 +316,7 @@ def _key_sums(
                         continue
                     mine = known[block : block + ROWS]
                     seen_parts = parts[strip // STRIP, block : block + ROWS, left:right]
-                    add_mass(seen_parts, mine, lengths[0, left:right], added[:, left:right])
+                    add_mass(seen_parts, mine, lengths[0, strip + left : strip + right], added[:, left:right])
                     if not valued:
                         continue
                     for place in range(block, block + ROWS):
@@ -340,13 +341,10 @@ def _key_sums(
             if not valued:
                 continue
             _outputs(
-                outputs, values[sample, value_head], known, bounds, kept, length[sample, key_head], turned,
+                outputs, values[sample, value_head], known, bounds, kept, lengths[0], turned,
                 squares, sums[lane, sample, head],
             )  # fmt: skip
             for strip in range(start, most, STRIP):
-                for column in range(min(STRIP, keys - strip)):
-                    lengths[0, column] = length[sample, key_head, strip + column]
-                    lengths[1, column] = value_square[sample, value_head, strip + column]
                 added = np.zeros((3, STRIP), np.float32)
                 for block in range(0, _CHUNK, ROWS):
                     left, right = _columns(low, high, block, strip)
@@ -366,7 +364,7 @@ def _key_sums(
                                 dots[place - block, left:right],
                                 known[place],
                                 squares[place],
-                                lengths[:, left:right],
+                                lengths[:2, strip + left : strip + right],
                                 added[:, left:right],
                             )
                 for column in range(min(STRIP, keys - strip)):
